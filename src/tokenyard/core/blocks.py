@@ -1,0 +1,184 @@
+"""KV cache memory, in blocks of a fixed number of tokens, with or without sharing of prefixes."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections.abc import Hashable, Sequence
+
+from tokenyard.core.request import Request, SchedulerError
+from tokenyard.core.rules import Rules
+
+UNBOUNDED = 1 << 62
+"""Stands for "as many as you like" where a rule is None."""
+
+
+def block_pool(rules: Rules) -> BlockPool:
+    """The memory that the rules describe."""
+    return PrefixCachingBlockPool(rules) if rules.enable_prefix_caching else BlockPool(rules)
+
+
+class BlockPool:
+    """Blocks as a count: each request holds enough for its tokens in the KV cache."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.block_size = rules.block_size
+        self.bounded = rules.num_blocks is not None
+        self.num_blocks = UNBOUNDED if rules.num_blocks is None else rules.num_blocks
+        self.free = self.num_blocks
+
+    def blocks_for(self, tokens: int) -> int:
+        """Blocks that hold so many tokens."""
+        return -(-tokens // self.block_size)
+
+    def lookup(self, request: Request) -> Sequence[Block]:
+        """Cached blocks that hold the beginning of the request's tokens: none without caching."""
+        return ()
+
+    def allocate(
+        self, request: Request, tokens: int, hits: Sequence[Block] = (), must_fit: int = 0
+    ) -> bool:
+        """Give the request blocks for its first `tokens` tokens; False, changing nothing, if they
+        are not free, or if those for `must_fit` tokens would not have been."""
+        needed = self.blocks_for(tokens) - request.held
+        if max(needed, self.blocks_for(must_fit) - request.held) > self.free:
+            return False
+        if needed > 0:
+            self.free -= needed
+            request.held += needed
+        return True
+
+    def release(self, request: Request) -> None:
+        """Take all blocks of a request back."""
+        self.free += request.held
+        request.held = 0
+        if self.free > self.num_blocks:
+            raise SchedulerError(f"{self.free} blocks free of {self.num_blocks}")
+
+    def unchanged_decodes(self, request: Request) -> int:
+        """How many decode steps the request can take before its blocks change (0: the next does)."""
+        if not self.bounded:
+            return UNBOUNDED
+        return request.held * self.block_size - request.computed_tokens
+
+
+class Block:
+    """One block: the key of its content once it is full, and how many requests hold it."""
+
+    __slots__ = ("key", "refs")
+
+    def __init__(self) -> None:
+        self.key: Hashable | None = None
+        self.refs = 0
+
+
+class PrefixCachingBlockPool(BlockPool):
+    """Blocks shared by content, as in vLLM.
+
+    A full block can be hit from the moment at which it is allocated for the tokens that fill it. A
+    free block keeps its content until it is taken; those without content are taken first, then the
+    one that has been free for longest. Of a request, later blocks are freed before earlier ones.
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        super().__init__(rules)
+        self._reusable: dict[Block, None] = {}  # free blocks with content, longest free first
+        self._by_key: dict[Hashable, list[Block]] = {}
+
+    def lookup(self, request: Request) -> Sequence[Block]:
+        """The longest run of cached blocks from the start of the request's tokens. At least one
+        token is left to compute, since somebody has to produce the next one."""
+        hits: list[Block] = []
+        for place in range((request.known_tokens - 1) // self.block_size):
+            found = self._by_key.get(block_key(request, place, self.block_size))
+            if not found:
+                break
+            hits.append(found[0])
+        return hits
+
+    def allocate(
+        self, request: Request, tokens: int, hits: Sequence[Block] = (), must_fit: int = 0
+    ) -> bool:
+        needed = self.blocks_for(tokens) - len(hits) - request.held
+        fit = self.blocks_for(must_fit) - len(hits) - request.held
+        revived = sum(1 for block in hits if not block.refs)
+        if max(needed, fit) + revived > self.free:
+            return False
+        for block in hits:
+            if not block.refs:
+                del self._reusable[block]
+            block.refs += 1
+        self.free -= revived
+        request.blocks.extend(hits)
+        if needed > 0:
+            request.blocks.extend(self._take() for _ in range(needed))
+        request.held = len(request.blocks)
+        self._remember(request, min(tokens, request.known_tokens))
+        return True
+
+    def release(self, request: Request) -> None:
+        for block in reversed(request.blocks):
+            block.refs -= 1
+            if block.refs < 0:
+                raise SchedulerError(f"a block of request {request.id!r} was freed twice")
+            if not block.refs:
+                self.free += 1
+                if block.key is not None:
+                    self._reusable[block] = None
+        request.blocks.clear()
+        request.held = 0
+
+    def unchanged_decodes(self, request: Request) -> int:
+        """Blocks change when one is taken, and when the last token of one makes it hittable."""
+        if request.computed_tokens == request.held * self.block_size:
+            return 0
+        return self.block_size - 1 - request.computed_tokens % self.block_size
+
+    def _take(self) -> Block:
+        """A block to write to: one without content while there is one, else the longest free."""
+        if self.free > len(self._reusable):
+            block = Block()
+        else:
+            block = next(iter(self._reusable))
+            del self._reusable[block]
+            same = self._by_key[block.key]
+            same.remove(block)
+            if not same:
+                del self._by_key[block.key]
+            block.key = None
+        block.refs = 1
+        self.free -= 1
+        return block
+
+    def _remember(self, request: Request, tokens: int) -> None:
+        """Make the blocks that the request's first `tokens` tokens fill hittable."""
+        for place in range(tokens // self.block_size - 1, -1, -1):
+            block = request.blocks[place]
+            if block.key is not None:
+                break
+            block.key = block_key(request, place, self.block_size)
+            self._by_key.setdefault(block.key, []).append(block)
+
+
+def block_key(request: Request, place: int, block_size: int) -> Hashable:
+    """What a request's full block number `place` (from 0) holds, with everything before it: equal
+    keys mean equal content. Content that nobody told, as output usually is, equals no other's."""
+    end = (place + 1) * block_size
+    if request.token_ids is not None:
+        if end <= len(request.token_ids):
+            return _chained_hash(request, place, block_size)
+    elif request.hash_ids is not None:
+        if end <= request.prompt_tokens:
+            return (request.hash_ids[(end - 1) // request.hash_block_size], place)
+    elif request.prefix_group is not None and end <= request.prefix_tokens:
+        return (request.prefix_group, place)
+    return (request, place)
+
+
+def _chained_hash(request: Request, place: int, block_size: int) -> Hashable:
+    keys = request.block_keys
+    for i in range(len(keys), place + 1):
+        before = keys[i - 1] if i else b""
+        content = array("q", request.token_ids[i * block_size : (i + 1) * block_size])  # type: ignore[index]
+        keys.append(hashlib.blake2b(before + content.tobytes(), digest_size=16).digest())  # type: ignore[operator]
+    return keys[place]
