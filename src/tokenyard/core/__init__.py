@@ -5,7 +5,7 @@ from tokenyard.core.policy import POLICIES, Policy
 from tokenyard.core.request import (
     LEGAL_TRANSITIONS,
     FinishReason,
-    IllegalTransition,
+    IllegalTransitionError,
     Request,
     RequestError,
     SchedulerError,
@@ -19,7 +19,7 @@ __all__ = [
     "POLICIES",
     "Batch",
     "FinishReason",
-    "IllegalTransition",
+    "IllegalTransitionError",
     "Policy",
     "Request",
     "RequestError",

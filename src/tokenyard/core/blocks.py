@@ -56,7 +56,7 @@ class BlockPool:
             raise SchedulerError(f"{self.free} blocks free of {self.num_blocks}")
 
     def unchanged_decodes(self, request: Request) -> int:
-        """How many decode steps the request can take before its blocks change (0: the next does)."""
+        """Decode steps that the request can take before its blocks change (0: not one)."""
         if not self.bounded:
             return UNBOUNDED
         return request.held * self.block_size - request.computed_tokens

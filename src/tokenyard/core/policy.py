@@ -43,7 +43,7 @@ class ShortestJobFirst:
     def key(self, request: Request) -> Any:
         if request.predicted_tokens is None:
             raise RequestError(
-                f"request {request.id!r} has no predicted_tokens, by which policy sjf orders requests"
+                f"request {request.id!r} has no predicted_tokens, by which policy sjf orders them"
             )
         return (request.predicted_tokens, request.arrival)
 
@@ -64,7 +64,8 @@ def load_policy(name: str) -> Policy:
     module_name, colon, class_name = name.partition(":")
     if not colon:
         raise RulesError(
-            f"policy must be one of {', '.join(POLICIES)}, or a class as module:Class (got {name!r})"
+            f"policy must be one of {', '.join(POLICIES)}, or a class of yours as module:Class "
+            f"(got {name!r})"
         )
     try:
         policy: Policy = getattr(importlib.import_module(module_name), class_name)()

@@ -46,7 +46,7 @@ class SchedulerError(RuntimeError):
     """The scheduler was used in a way that its contract forbids, or broke a rule of its own."""
 
 
-class IllegalTransition(SchedulerError):
+class IllegalTransitionError(SchedulerError):
     """A request was about to make a change of state that the table does not hold."""
 
 
@@ -61,9 +61,9 @@ class Request:
     `deadline`: ticks after arrival at which the client gives up (the loop aborts it; the scheduler
     does not look at it).
     `predicted_tokens` is a guess at the output length, for the sjf policies. At most one of these
-    tells what the prompt says, for prefix caching: `token_ids` (one for each prompt token),
-    `hash_ids` (one for each `hash_block_size` tokens, equal ids meaning equal prompts up to there), or
-    `prefix_group` with `prefix_tokens` (requests of one group share their first prefix_tokens
+    tells what the prompt says, for prefix caching: `token_ids` (one for each prompt token);
+    `hash_ids` (one for each `hash_block_size` tokens, equal ids meaning equal prompts up to there);
+    or `prefix_group` with `prefix_tokens` (requests of one group share their first prefix_tokens
     tokens, as far as both have them).
 
     Raises `RequestError` when a value is out of range.
@@ -175,22 +175,23 @@ class Request:
         return self.prompt_tokens + self.output_tokens - self.pending_tokens
 
     def move(self, to: State) -> None:
-        """Change state. Raises `IllegalTransition` for a change that the table does not hold."""
+        """Change state. Raises `IllegalTransitionError` for a change that the table does not hold."""
         if to not in LEGAL_TRANSITIONS[self.state]:
-            raise IllegalTransition(
+            raise IllegalTransitionError(
                 f"request {self.id!r} cannot go from {self.state.name} to {to.name}"
             )
         self.state = to
 
     def __repr__(self) -> str:
         return (
-            f"Request({self.id!r}, {self.state.name}, {self.computed_tokens} of "
-            f"{self.known_tokens} tokens computed, {self.output_tokens}/{self.max_tokens} generated)"
+            f"Request({self.id!r}, {self.state.name}, "
+            f"{self.computed_tokens} of {self.known_tokens} tokens computed, {self.output_tokens} of {self.max_tokens} generated)"
         )
 
 
 def _check(id: str, name: str, value: object, least: int, most: int = MAX_COUNT) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise RequestError(
-            f"request {id!r}: {name} must be a whole number from {least:,} to {most:,} (got {value!r})"
+            f"request {id!r}: {name} must be a whole number from {least:,} to {most:,} "
+            f"(got {value!r})"
         )

@@ -88,7 +88,12 @@ class Rules:
     first chunk are taken (False: only those of the first chunk must be free)."""
 
     def __post_init__(self) -> None:
-        for name in ("max_num_batched_tokens", "max_num_seqs", "prefill_token_budget", "num_blocks"):
+        for name in (
+            "max_num_batched_tokens",
+            "max_num_seqs",
+            "prefill_token_budget",
+            "num_blocks",
+        ):
             if (value := getattr(self, name)) is not None:
                 _check_count(name, value, least=1)
         _check_count("block_size", self.block_size, least=1)
@@ -97,7 +102,11 @@ class Rules:
         for name, allowed in _CHOICES.items():
             if (value := getattr(self, name)) not in allowed:
                 raise RulesError(f"{name} must be one of {', '.join(allowed)} (got {value!r})")
-        for name in ("enable_chunked_prefill", "enable_prefix_caching", "scheduler_reserve_full_isl"):
+        for name in (
+            "enable_chunked_prefill",
+            "enable_prefix_caching",
+            "scheduler_reserve_full_isl",
+        ):
             if not isinstance(value := getattr(self, name), bool):
                 raise RulesError(f"{name} must be true or false (got {value!r})")
         if not isinstance(self.policy, str) or not self.policy:

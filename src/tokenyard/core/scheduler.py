@@ -1,9 +1,8 @@
-"""The scheduler: decode, prefill, run. Who runs in the next step, and what becomes of them after it."""
+"""The scheduler: decode, prefill, run. Who is in the next step, and what becomes of them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-
 from operator import attrgetter
 
 from tokenyard.core.batch import Batch
@@ -33,7 +32,7 @@ class Scheduler:
     """
 
     def __init__(self, rules: Rules, policy: Policy | None = None) -> None:
-        """`policy` overrules the one that the rules name. Raises `RulesError` for an unknown name."""
+        """`policy` overrules the one that the rules name, which raises `RulesError` if unknown."""
         self.rules = rules
         self.policy = policy or load_policy(rules.policy)
         self.blocks = block_pool(rules)
@@ -44,6 +43,11 @@ class Scheduler:
         self._changing: dict[Request, None] = {}  # whose blocks change with their next decode
         self._batch: Batch | None = None  # planned and not yet committed
         self._submitted = 0
+
+    @property
+    def decoding(self) -> int:
+        """How many requests are in DECODE."""
+        return len(self.running) - self._prefilling
 
     # ------------------------------------------------------------------ in and out
 
@@ -87,9 +91,10 @@ class Scheduler:
         """Why the request could never be served under the rules, or None."""
         rules, prompt, most = self.rules, request.prompt_tokens, request.max_tokens
         budget = rules.prompt_budget
-        whole = budget is not None and not rules.enable_chunked_prefill
         which = "prefill_token_budget" if rules.prefill_token_budget else "max_num_batched_tokens"
-        if whole and prompt > budget:
+        if rules.enable_chunked_prefill:
+            budget = None  # no prompt is too long for it
+        if budget is not None and prompt > budget:
             return (
                 f"its prompt of {prompt} tokens is more than {which} {budget}, and "
                 "enable_chunked_prefill is false"
@@ -103,11 +108,12 @@ class Scheduler:
                 f"its prompt of {prompt} and max_tokens {most} need {needed} blocks of "
                 f"{rules.block_size} tokens, and num_blocks is {rules.num_blocks}"
             )
-        if whole and rules.preemption == "recompute" and prompt + most - 1 > budget:
+        again = prompt + most - 1  # what it would prefill if it were preempted at its last token
+        if budget is not None and rules.preemption == "recompute" and again > budget:
             return (
-                f"if it were preempted it might have to prefill {prompt + most - 1} tokens (its prompt "
-                f"of {prompt} and max_tokens {most}, less one) at once, more than {which} {budget}, "
-                "and enable_chunked_prefill is false"
+                f"if it were preempted it might have to prefill {again} tokens at once (its prompt of "
+                f"{prompt} and max_tokens {most}, less one), more than {which} {budget}, and "
+                "enable_chunked_prefill is false"
             )
         return None
 
@@ -115,7 +121,8 @@ class Scheduler:
 
     def schedule(self) -> Batch:
         """Plan a step: decodes and begun prefills first, then who waits, each capacity check before
-        the request joins. Execute the batch, then give it to `commit`. Empty if nobody is here."""
+        the request joins. Execute the batch, then give it to `commit`. An empty one (nobody
+        is here) has nothing to execute or commit."""
         if self._batch is not None:
             raise SchedulerError("the batch of the last schedule() has not been committed")
         rules, batch = self.rules, Batch()
@@ -150,7 +157,7 @@ class Scheduler:
             self._admit(batch, prefill_budget, chunk)
         if self.requests and not batch:
             raise SchedulerError(f"none of {len(self.requests)} requests can run")
-        self._batch = batch
+        self._batch = batch or None
         return batch
 
     def _admit(self, batch: Batch, budget: Budget, chunk: int) -> None:
@@ -198,11 +205,13 @@ class Scheduler:
         id, needed only where prefix caching is to find output again. Raises `SchedulerError` if the
         batch is not the one last scheduled, or somebody stopped who got no token in it.
         """
-        if batch is not self._batch:
+        if self._batch is None or batch is not self._batch:
             raise SchedulerError("only the batch of the last schedule() can be committed")
         self._batch = None
         done: dict[Request, FinishReason] = {}
-        first = [request for request, computed in batch.prefill if self._prefilled(request, computed)]
+        first = [
+            request for request, computed in batch.prefill if self._prefilled(request, computed)
+        ]
         for requests in (batch.decode, first):
             for request in requests:
                 request.output_tokens += 1
@@ -245,7 +254,12 @@ class Scheduler:
         return sorted(self.running, key=lambda request: request.state is not State.DECODE)
 
     def _make_room(
-        self, request: Request, tokens: int, batch: Batch, decode_budget: Budget, prefill_budget: Budget
+        self,
+        request: Request,
+        tokens: int,
+        batch: Batch,
+        decode_budget: Budget,
+        prefill_budget: Budget,
     ) -> bool:
         """Give a running request the blocks for its next tokens, preempting others, the last in the
         policy's order first, as long as it takes. False if it had to give up itself."""

@@ -1,4 +1,4 @@
-"""The loop: arrivals, schedule, execute, commit; each step comes out as a line of the schedule log."""
+"""The loop: arrivals, schedule, execute, commit. Each step comes out as a line of the log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from tokenyard.core import Batch, FinishReason, Request, Scheduler, SchedulerError
+from tokenyard.core import Batch, Request, Scheduler, SchedulerError
 from tokenyard.engine.log import Arrival, Step
 from tokenyard.engine.step_time import StepTime, batch_duration
 
@@ -44,9 +44,13 @@ class SimulatedExecutor:
 
     def _stopped(self, batch: Batch) -> list[str]:
         lengths = self._output_tokens
-        sampled = batch.decode + [request for request, tokens in batch.prefill if tokens == request.pending_tokens]
+        sampled = batch.decode + [
+            request for request, tokens in batch.prefill if tokens == request.pending_tokens
+        ]
         return [
-            request.id for request in sampled if lengths.get(request.id) == request.output_tokens + 1
+            request.id
+            for request in sampled
+            if lengths.get(request.id) == request.output_tokens + 1
         ]
 
 
@@ -60,10 +64,10 @@ def run(
 ) -> Iterator[Step]:
     """Drive the scheduler until every request has finished; yields each step when it is done.
 
-    `arrivals` in order of arrival. A step is planned as soon as the one before it is over; when
-    nobody is there, time jumps to the next arrival. Whoever has arrived by then is submitted, whoever
-    is past its deadline is aborted, then the step is planned. `snapshots`: put the queues into each
-    step.
+    `arrivals` in order of arrival, each made for this run. A step is planned as soon as the one
+    before it is over; when nobody is there, time jumps to the next arrival. Whoever has arrived by
+    then is submitted, whoever is past its deadline is aborted, then the step is planned.
+    `snapshots`: put the queues into each step.
     """
     upcoming = iter(arrivals)
     following = next(upcoming, None)
@@ -78,11 +82,55 @@ def run(
             if reason := scheduler.submit(following):
                 step.rejected.append((following.id, reason))
             elif following.deadline is not None:
-                heapq.heappush(deadlines, (following.arrival + following.deadline, following.id, following))
+                heapq.heappush(
+                    deadlines, (following.arrival + following.deadline, following.id, following)
+                )
             following = next(upcoming, None)
         while deadlines and deadlines[0][0] <= now:
             late = heapq.heappop(deadlines)[2]
             if late.finish_reason is None:
                 step.aborted.append(scheduler.abort(late.id).id)
-        ...
+        batch = scheduler.schedule()
+        step.prefill = [(request.id, tokens) for request, tokens in batch.prefill]
+        step.cached = [(request.id, tokens) for request, tokens in batch.cached]
+        step.preempted = [request.id for request in batch.preempted]
+        if len(batch.decode) < scheduler.decoding:
+            step.decode = [request.id for request in batch.decode]
+        if batch:
+            executed = executor.execute(batch)
+            step.duration = executed.duration
+            done = scheduler.commit(batch, executed.stopped, executed.tokens)
+            step.finished = [(request.id, _why(request)) for request in done]
+        if scheduler.rules.num_blocks is not None:
+            step.free_blocks = scheduler.blocks.free
+        if snapshots:
+            step.waiting = [request.id for request in scheduler.waiting]
+            step.running = [request.id for request in scheduler.running]
         yield step
+        now += step.duration
+        number += 1
+
+
+def arrival(request: Request) -> Arrival:
+    """The request as the log tells of it."""
+    return Arrival(
+        request.id,
+        request.arrival,
+        request.prompt_tokens,
+        request.max_tokens,
+        request.priority,
+        request.deadline,
+        request.predicted_tokens,
+        None if request.token_ids is None else tuple(request.token_ids),
+        None if request.hash_ids is None else tuple(request.hash_ids),
+        request.hash_block_size,
+        request.prefix_group,
+        request.prefix_tokens,
+    )
+
+
+def _why(request: Request) -> str:
+    """The log's word for why a request finished. Raises `SchedulerError` if it has not."""
+    if request.finish_reason is None:
+        raise SchedulerError(f"request {request.id!r} has not finished")
+    return request.finish_reason.value
