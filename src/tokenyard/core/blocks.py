@@ -36,11 +36,19 @@ class BlockPool:
         return ()
 
     def allocate(
-        self, request: Request, tokens: int, hits: Sequence[Block] = (), must_fit: int = 0
+        self,
+        request: Request,
+        tokens: int,
+        hits: Sequence[Block] = (),
+        hold: int = 0,
+        must_fit: int = 0,
     ) -> bool:
-        """Give the request blocks for its first `tokens` tokens; False, changing nothing, if they
-        are not free, or if those for `must_fit` tokens would not have been."""
-        needed = self.blocks_for(tokens) - request.held
+        """Give the request blocks for its first `tokens` tokens, of which `hits` are there already.
+
+        `hold`: give it blocks for so many at once, if that is more. False, changing nothing, if the
+        blocks are not free, or if those for `must_fit` tokens are not, though they are not taken.
+        """
+        needed = self.blocks_for(max(tokens, hold)) - request.held
         if max(needed, self.blocks_for(must_fit) - request.held) > self.free:
             return False
         if needed > 0:
@@ -97,9 +105,14 @@ class PrefixCachingBlockPool(BlockPool):
         return hits
 
     def allocate(
-        self, request: Request, tokens: int, hits: Sequence[Block] = (), must_fit: int = 0
+        self,
+        request: Request,
+        tokens: int,
+        hits: Sequence[Block] = (),
+        hold: int = 0,
+        must_fit: int = 0,
     ) -> bool:
-        needed = self.blocks_for(tokens) - len(hits) - request.held
+        needed = self.blocks_for(max(tokens, hold)) - len(hits) - request.held
         fit = self.blocks_for(must_fit) - len(hits) - request.held
         revived = sum(1 for block in hits if not block.refs)
         if max(needed, fit) + revived > self.free:

@@ -175,7 +175,7 @@ class Request:
         return self.prompt_tokens + self.output_tokens - self.pending_tokens
 
     def move(self, to: State) -> None:
-        """Change state. Raises `IllegalTransitionError` for a change that the table does not hold."""
+        """Change state. Raises `IllegalTransitionError` for a change that is not in the table."""
         if to not in LEGAL_TRANSITIONS[self.state]:
             raise IllegalTransitionError(
                 f"request {self.id!r} cannot go from {self.state.name} to {to.name}"
@@ -185,7 +185,8 @@ class Request:
     def __repr__(self) -> str:
         return (
             f"Request({self.id!r}, {self.state.name}, "
-            f"{self.computed_tokens} of {self.known_tokens} tokens computed, {self.output_tokens} of {self.max_tokens} generated)"
+            f"{self.computed_tokens} of {self.known_tokens} tokens computed, "
+            f"{self.output_tokens} of {self.max_tokens} generated)"
         )
 
 

@@ -11,7 +11,6 @@ from tokenyard.core.policy import Policy, WaitingQueue, load_policy
 from tokenyard.core.request import FinishReason, Request, RequestError, SchedulerError, State
 from tokenyard.core.rules import Rules
 
-
 RANK = attrgetter("rank")
 
 
@@ -111,8 +110,8 @@ class Scheduler:
         again = prompt + most - 1  # what it would prefill if it were preempted at its last token
         if budget is not None and rules.preemption == "recompute" and again > budget:
             return (
-                f"if it were preempted it might have to prefill {again} tokens at once (its prompt of "
-                f"{prompt} and max_tokens {most}, less one), more than {which} {budget}, and "
+                f"if it were preempted it might have to prefill {again} tokens at once (its prompt "
+                f"of {prompt} and max_tokens {most}, less one), more than {which} {budget}, and "
                 "enable_chunked_prefill is false"
             )
         return None
@@ -135,9 +134,7 @@ class Scheduler:
         if self._all_decode_and_fit(decode_budget):
             batch.decode = self.running.copy()
             decode_budget.left -= len(batch.decode)
-            for request in self._changing:
-                self.blocks.allocate(request, request.computed_tokens + 1)
-            self._changing.clear()
+            self._grow()
         else:
             for request in self._in_running_order():
                 decoding = request.state is State.DECODE
@@ -173,8 +170,9 @@ class Scheduler:
                 tokens = min(tokens, budget.left)
             if tokens > budget.left or not self.blocks.allocate(
                 request,
-                self._most_cached(request) if rules.preemption == "none" else cached + tokens,
+                cached + tokens,
                 hits,
+                hold=self._most_cached(request) if rules.preemption == "none" else 0,
                 must_fit=request.known_tokens if rules.scheduler_reserve_full_isl else 0,
             ):
                 if rules.head_of_line == "block" or request.skips >= rules.max_skips:
@@ -246,6 +244,15 @@ class Scheduler:
             and len(self.running) <= budget.left
             and len(self._changing) <= self.blocks.free
         )
+
+    def _grow(self) -> None:
+        """Give every decoding request whose blocks change the blocks for its next token."""
+        changing: Iterable[Request] = self._changing
+        if self.rules.enable_prefix_caching:  # of equal blocks the first one filled is found first
+            changing = filter(self._changing.__contains__, self.running)
+        for request in changing:
+            self.blocks.allocate(request, request.computed_tokens + 1)
+        self._changing.clear()
 
     def _in_running_order(self) -> Iterable[Request]:
         """The running requests in the order in which they are served (a copy)."""
