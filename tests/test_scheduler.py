@@ -198,11 +198,11 @@ class TestOneStep:
 
     @pytest.mark.parametrize(("order", "decoded"), [("decode_first", ["r1"]), ("admission", [])])
     def test_the_running_order_says_who_comes_first(self, order: str, decoded: list[str]) -> None:
-        # 3 blocks of 4 tokens, a long prompt takes 2 tokens a step unless it is alone. Step 0: r0 is
-        # alone and takes 4 (1 block). Step 1: r0 2 (2 blocks), r1 1 (1 block): none is free. Step 2:
-        # r0 2 (8 tokens, still 2 blocks), r1 decodes. Step 3: r0's ninth token needs a third block,
-        # and r0 is last in the policy's order: it gives up its own blocks, and vLLM's walk over the
-        # running ends there. With decode_first r1 has had its token by then.
+        # 3 blocks of 4 tokens; a long prompt takes 2 tokens a step unless it is alone. Step 0: r0
+        # is alone and takes 4 (1 block). Step 1: r0 2 (2 blocks), r1 1 (1 block): none is free.
+        # Step 2: r0 2 (8 tokens, still 2 blocks), r1 decodes. Step 3: r0's ninth token needs a
+        # third block, and r0 is last in the policy's order: it gives up its own blocks, and vLLM's
+        # walk over the running ends there. With decode_first r1 has had its token by then.
         rules = Rules(
             max_num_batched_tokens=4,
             long_prefill_token_threshold=2,
