@@ -56,6 +56,12 @@ class BlockPool:
             request.held += needed
         return True
 
+    def extend(self, request: Request, tokens: int) -> None:
+        """Like `allocate` for the one token with which the request's blocks change, where the caller
+        knows that a block is free."""
+        self.free -= 1
+        request.held += 1
+
     def release(self, request: Request) -> None:
         """Take all blocks of a request back."""
         self.free += request.held
@@ -63,11 +69,10 @@ class BlockPool:
         if self.free > self.num_blocks:
             raise SchedulerError(f"{self.free} blocks free of {self.num_blocks}")
 
-    def unchanged_decodes(self, request: Request) -> int:
-        """Decode steps that the request can take before its blocks change (0: not one)."""
-        if not self.bounded:
-            return UNBOUNDED
-        return request.held * self.block_size - request.computed_tokens
+    def unchanged_decodes(self, request: Request, computed: int) -> int:
+        """Decode steps that the request can take from `computed` tokens in the KV cache before its
+        blocks change (0: not one)."""
+        return request.held * self.block_size - computed if self.bounded else UNBOUNDED
 
 
 class Block:
@@ -129,6 +134,9 @@ class PrefixCachingBlockPool(BlockPool):
         self._remember(request, min(tokens, request.known_tokens))
         return True
 
+    def extend(self, request: Request, tokens: int) -> None:
+        self.allocate(request, tokens)
+
     def release(self, request: Request) -> None:
         for block in reversed(request.blocks):
             block.refs -= 1
@@ -141,11 +149,11 @@ class PrefixCachingBlockPool(BlockPool):
         request.blocks.clear()
         request.held = 0
 
-    def unchanged_decodes(self, request: Request) -> int:
+    def unchanged_decodes(self, request: Request, computed: int) -> int:
         """Blocks change when one is taken, and when the last token of one makes it hittable."""
-        if request.computed_tokens == request.held * self.block_size:
+        if computed == request.held * self.block_size:
             return 0
-        return self.block_size - 1 - request.computed_tokens % self.block_size
+        return self.block_size - 1 - computed % self.block_size
 
     def _take(self) -> Block:
         """A block to write to: one without content while there is one, else the longest free."""

@@ -217,7 +217,8 @@ class Scheduler:
                     if request.output_tokens >= request.max_tokens:
                         done[request] = FinishReason.LENGTH
                     else:
-                        self._look_ahead(request)
+                        self._changing[request] = None
+                        request.checkpoint = request.max_tokens
         for id, token in tokens.items() if tokens else ():
             if (known := self.requests[id].token_ids) is not None:
                 known.append(token)
@@ -251,7 +252,9 @@ class Scheduler:
         if self.rules.enable_prefix_caching:  # of equal blocks the first one filled is found first
             changing = filter(self._changing.__contains__, self.running)
         for request in changing:
-            self.blocks.allocate(request, request.computed_tokens + 1)
+            computed = request.computed_tokens + 1
+            self.blocks.extend(request, computed)
+            self._look_ahead(request, request.output_tokens + 1, computed)
         self._changing.clear()
 
     def _in_running_order(self) -> Iterable[Request]:
@@ -284,7 +287,9 @@ class Scheduler:
             batch.preempted.append(victim)
             if victim is request:
                 return False
-        self._changing.pop(request, None)
+        if request.state is State.DECODE:
+            del self._changing[request]
+            self._look_ahead(request, request.output_tokens + 1, request.computed_tokens + 1)
         return True
 
     def _prefilled(self, request: Request, computed: int) -> bool:
@@ -294,19 +299,18 @@ class Scheduler:
             return False
         request.move(State.DECODE)
         self._prefilling -= 1
-        request.pending_tokens = self.rules.unsampled
-        request.checkpoint = request.output_tokens + 1
-        if self.rules.first_token == "prefill":
-            return True
-        self._look_ahead(request)
-        return False
-
-    def _look_ahead(self, request: Request) -> None:
-        """Find out when a decoding request needs a second look: its blocks change, or it ends."""
-        unchanged = self.blocks.unchanged_decodes(request)
-        if unchanged == 0:
+        sampled = self.rules.unsampled
+        self._look_ahead(request, request.output_tokens + sampled, request.known_tokens)
+        request.pending_tokens = sampled
+        if not sampled and request.checkpoint == request.output_tokens:
             self._changing[request] = None
-        request.checkpoint = min(request.max_tokens, request.output_tokens + max(unchanged, 1))
+        return bool(sampled)
+
+    def _look_ahead(self, request: Request, output: int, computed: int) -> None:
+        """Note at which of its output tokens a decoding request needs a second look, because it
+        ends or its blocks change after it. It will have `output`, `computed` in the KV cache."""
+        last, change = request.max_tokens, output + self.blocks.unchanged_decodes(request, computed)
+        request.checkpoint = change if change < last else last
 
     def _finish(self, request: Request, reason: FinishReason) -> None:
         self._leave(request, State.FINISHED)
