@@ -57,8 +57,8 @@ class BlockPool:
         return True
 
     def extend(self, request: Request, tokens: int) -> None:
-        """Like `allocate` for the one token with which the request's blocks change, where the caller
-        knows that a block is free."""
+        """Like `allocate`, for the one more token with which the request's blocks change. The
+        caller knows that a block is free."""
         self.free -= 1
         request.held += 1
 
@@ -135,7 +135,11 @@ class PrefixCachingBlockPool(BlockPool):
         return True
 
     def extend(self, request: Request, tokens: int) -> None:
-        self.allocate(request, tokens)
+        if tokens > request.held * self.block_size:
+            request.blocks.append(self._take())
+            request.held += 1
+        if tokens % self.block_size == 0:
+            self._remember(request, tokens)
 
     def release(self, request: Request) -> None:
         for block in reversed(request.blocks):
