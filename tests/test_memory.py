@@ -150,6 +150,34 @@ class TestFaultsOfRealEngines:
         assert [r.id for r in batch.decode] == ["r1"]
         driver.finish()
 
+    def test_the_tokens_of_one_evicted_in_the_plan_are_free_again(self) -> None:
+        # 9 blocks of 2, budget 4, chunks of 2 unless alone. r0 (the lowest priority) goes on by 2 a
+        # step: 4, 6, 8, 10 tokens after steps 0 to 3. r1: prompt 2 in step 1, then a decode a step:
+        # 3 tokens after step 2, 4 after step 3. r2 gets what is left: 1 in step 2, 1 in step 3.
+        # Blocks: 5 + 2 + 1 = 8. Step 4: r0 is planned with 2 tokens and the ninth block; r1's fifth
+        # token needs a block, r0 is evicted. 4 - 1 = 3 are left, so r2 takes its chunk of 2.
+        rules = Rules(
+            num_blocks=9,
+            block_size=2,
+            max_num_batched_tokens=4,
+            long_prefill_token_threshold=2,
+            policy="priority",
+            scheduler_reserve_full_isl=False,
+        )
+        driver = driven(rules, asked(0, 18, 1, priority=9))
+        driver.step()
+        driver.submit(asked(1, 2, 9, priority=1))
+        driver.step()
+        driver.submit(asked(2, 9, 1, priority=1))
+        driver.step()
+        driver.step()
+        assert driver.scheduler.blocks.free == 1
+        batch = driver.step()
+        assert [r.id for r in batch.preempted] == ["r0"]
+        assert [r.id for r in batch.decode] == ["r1"]
+        assert [(r.id, tokens) for r, tokens in batch.prefill] == [("r2", 2)]
+        driver.finish()
+
     def test_a_request_whose_recompute_would_not_fit_a_step_whole_is_refused(self) -> None:
         rules = Rules(max_num_batched_tokens=16, enable_chunked_prefill=False, num_blocks=100)
         driver = driven(rules, asked(0, 10, 8), asked(1, 10, 7))
