@@ -1,0 +1,7 @@
+"""`python -m tokenyard` is `tokenyard`."""
+
+import sys
+
+from tokenyard.cli import main
+
+sys.exit(main())

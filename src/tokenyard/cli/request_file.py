@@ -1,0 +1,31 @@
+"""The file with one row a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tokenyard.cli.exit_codes import UsageError
+from tokenyard.cli.output_files import replacing
+
+if TYPE_CHECKING:
+    from tokenyard.metrics import RequestTable
+
+SINKS = {".parquet": "sink_parquet", ".csv": "sink_csv", ".jsonl": "sink_ndjson"}
+
+
+@contextmanager
+def writing_requests(path: Path | None) -> Iterator[Callable[[RequestTable], None]]:
+    """Open the file before a run, so that a run is not in vain; write it, whole, after it.
+
+    Raises `UsageError` for a name that tells no format, `OSError` where it cannot be written.
+    """
+    if path is None:
+        yield lambda _: None
+        return
+    if path.suffix not in SINKS:
+        raise UsageError(f"--requests {path}: expected a name that ends in {', '.join(SINKS)}")
+    with replacing(path) as part:
+        yield lambda table: getattr(table.to_polars(), SINKS[path.suffix])(part)
