@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -154,20 +154,11 @@ class LogWriter:
     def __init__(self, path: str | Path) -> None:
         self._name = str(path)
         self._encode = msgspec.json.Encoder().encode
+        self._compress = _compressor() if self._name.endswith(".zst") else bytes
         self._run: Step | None = None  # decodes that the next step may continue
-        self._file = self._open()
-
-    def _open(self) -> IO[bytes]:
-        if self._name == "-":
-            raw: IO[bytes] = sys.stdout.buffer
-        else:
-            raw = Path(self._name).open("wb")  # noqa: SIM115
-        if not self._name.endswith(".zst"):
-            return raw
-        import zstandard
-
-        writer = zstandard.ZstdCompressor(level=3).stream_writer(raw)
-        return cast("IO[bytes]", io.BufferedWriter(cast(io.RawIOBase, writer), 1 << 16))
+        self._lines: list[bytes] = []  # encoded, and not yet in the file
+        self._size = 0
+        self._file = _output(self._name)
 
     def write(self, line: Header | Step) -> None:
         """Add the header, or the next step."""
@@ -184,24 +175,36 @@ class LogWriter:
         """Complete the file. Standard output is flushed and stays open."""
         try:
             self._end_run()
-            if self._name == "-":
-                self._file.flush()
+            self._flush()
         finally:
             if self._name != "-":
-                self._named(self._file.close)
+                self._file.close()
+
+    # An interrupt may fall between any two lines of what follows, and `close` comes after it. So
+    # whatever is written is taken away just before: the last lines may be lost, but none between,
+    # and none is there twice. For the same reason each piece is a zstd frame of its own.
 
     def _end_run(self) -> None:
-        """An interrupt in here may lose the end; it leaves no gap, and writes nothing twice."""
         run, self._run = self._run, None
         if run is not None:
             self._put(run)
 
     def _put(self, line: Header | Step) -> None:
-        self._named(self._file.write, self._encode(line) + b"\n")
+        encoded = self._encode(line)
+        self._lines.append(encoded)
+        self._size += len(encoded)
+        if self._size > PIECE:
+            self._flush()
 
-    def _named(self, write: Any, *data: bytes) -> None:
+    def _flush(self) -> None:
+        if not self._lines:
+            return
+        rest = memoryview(self._compress(b"\n".join((*self._lines, b""))))
+        self._lines, self._size = [], 0
         try:
-            write(*data)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+            self._file.flush()
         except OSError as error:
             error.filename = error.filename or self._name
             raise
@@ -216,6 +219,21 @@ class LogWriter:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+PIECE = 1 << 20
+"""Bytes of lines that are written, and compressed, together."""
+
+
+def _output(name: str) -> IO[bytes]:
+    """The file, without a buffer: what was written is there."""
+    return sys.stdout.buffer if name == "-" else Path(name).open("wb", buffering=0)
+
+
+def _compressor() -> Callable[[bytes], bytes]:
+    import zstandard
+
+    return zstandard.ZstdCompressor(level=3).compress
 
 
 def _joined(run: Step, step: Step) -> Step | None:
