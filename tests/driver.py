@@ -6,11 +6,15 @@ from collections import Counter
 
 from strategies import Asked
 
+from tokenyard.check import Checker
 from tokenyard.core import Batch, FinishReason, Request, Rules, Scheduler, State
+from tokenyard.engine.log import Step
+from tokenyard.engine.loop import arrival
 
 
 class Driver:
-    """Drives a scheduler and holds its public state against a model that knows only the rules."""
+    """Drives a scheduler and holds its public state against a model that knows only the rules, and
+    the log of its steps against every invariant."""
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
@@ -18,17 +22,28 @@ class Driver:
         self.submitted: list[Request] = []
         self.output: Counter[str] = Counter()  # tokens that each request was given
         self.length: dict[str, int] = {}
+        self.checker: Checker | None = Checker(rules)
+        self.in_flight = False
+        self.log = Step(0, 10**9, 1)  # the step that is being told
 
     def submit(self, asked: Asked) -> None:
         request = asked.request()
         self.length[request.id] = asked.output_tokens
         self.submitted.append(request)
         reason = self.scheduler.submit(request)
+        if self.in_flight:
+            self.checker = None  # a log tells of it with the next step: not worth the words here
+        self.log.arrived.append(arrival(request))
+        if reason:
+            self.log.rejected.append((request.id, reason))
         assert (reason is None) == (request.state is State.WAITING)
         self.check()
 
     def abort(self, id: str) -> None:
         request = self.scheduler.abort(id)
+        if self.in_flight:
+            self.checker = None  # a log has no word for it: who is in a step stays in it
+        self.log.aborted.append(id)
         assert request.finish_reason is FinishReason.ABORTED
         self.check()
 
@@ -37,6 +52,12 @@ class Driver:
         decoding = [r for r in scheduler.running if r.state is State.DECODE]
         room = len(scheduler.running)
         batch = scheduler.schedule()
+        self.in_flight = bool(batch)
+        self.log.prefill = [(r.id, tokens) for r, tokens in batch.prefill]
+        self.log.cached = [(r.id, tokens) for r, tokens in batch.cached]
+        self.log.preempted = [r.id for r in batch.preempted]
+        if len(batch.decode) < scheduler.decoding:
+            self.log.decode = [r.id for r in batch.decode]
         decodes, prefills = len(batch.decode), batch.prefill_tokens
 
         if rules.prefill_token_budget is None:
@@ -63,13 +84,16 @@ class Driver:
         if not rules.enable_chunked_prefill:
             assert all(tokens == request.pending_tokens for request, tokens in batch.prefill)
         self.check()
+        if not batch:
+            self.tell([])
         return batch
 
     def commit(self, batch: Batch) -> None:
-        prefilled = {r.id for r, tokens in batch.prefill if tokens == r.pending_tokens}
+        prefilled = [r.id for r, tokens in batch.prefill if tokens == r.pending_tokens]
         given = [r.id for r in batch.decode]
         if self.rules.first_token == "prefill":
             given += prefilled
+        assert [r.id for r in batch.sampled()] == given
         self.output.update(given)
         done = [id for id in given if self.output[id] == self.length[id]]
         most = self.scheduler.requests
@@ -78,6 +102,19 @@ class Driver:
         finished = self.scheduler.commit(batch, stopped, tokens)
         assert {r.id for r in finished} == set(done), "who is done is gone"
         self.check()
+        self.tell(finished)
+
+    def tell(self, finished: list[Request]) -> None:
+        """End the step in the log, and hold it against the invariants."""
+        scheduler, log = self.scheduler, self.log
+        self.in_flight = False
+        log.finished = [(r.id, r.finish_reason.value) for r in finished if r.finish_reason]
+        log.free_blocks = scheduler.blocks.free if self.rules.num_blocks else None
+        log.waiting = [r.id for r in scheduler.waiting]
+        log.running = [r.id for r in scheduler.running]
+        violations = self.checker.feed(log) if self.checker else []
+        assert not violations, "\n".join(map(str, violations))
+        self.log = Step(log.step + 1, log.start + 1, 1)
 
     def step(self) -> Batch:
         if batch := self.schedule():

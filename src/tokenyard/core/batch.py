@@ -19,6 +19,8 @@ class Batch:
     """Admitted requests and how many of their tokens were found in the prefix cache."""
     preempted: list[Request] = field(default_factory=list)
     """Requests that gave up their blocks, in order."""
+    first_token_with_prefill: bool = True
+    """Whether the end of a prefill brings an output token: the rule first_token."""
 
     def __bool__(self) -> bool:
         """Whether the step does anything at all."""
@@ -28,6 +30,15 @@ class Batch:
     def prefill_tokens(self) -> int:
         """Tokens prefilled in this step."""
         return sum(tokens for _, tokens in self.prefill)
+
+    def sampled(self) -> list[Request]:
+        """Who gets an output token from this batch, before it is committed: every decode, and with
+        the first token coming with the prefill, whoever completes its prefill."""
+        if not self.first_token_with_prefill:
+            return self.decode.copy()
+        return self.decode + [
+            request for request, tokens in self.prefill if tokens == request.pending_tokens
+        ]
 
     def remove(self, request: Request) -> int:
         """Take a request out of the plan; returns how many tokens it had in it."""

@@ -124,7 +124,7 @@ class Scheduler:
         is here) has nothing to execute or commit."""
         if self._batch is not None:
             raise SchedulerError("the batch of the last schedule() has not been committed")
-        rules, batch = self.rules, Batch()
+        rules, batch = self.rules, Batch(first_token_with_prefill=bool(self.rules.unsampled))
         decode_budget = prefill_budget = Budget(rules.max_num_batched_tokens)
         if rules.prefill_token_budget is not None:
             prefill_budget = Budget(rules.prefill_token_budget)

@@ -44,12 +44,9 @@ class SimulatedExecutor:
 
     def _stopped(self, batch: Batch) -> list[str]:
         lengths = self._output_tokens
-        sampled = batch.decode + [
-            request for request, tokens in batch.prefill if tokens == request.pending_tokens
-        ]
         return [
             request.id
-            for request in sampled
+            for request in batch.sampled()
             if lengths.get(request.id) == request.output_tokens + 1
         ]
 
