@@ -1,4 +1,4 @@
-"""How long a step takes: a linear model in whole ticks."""
+"""How long a step takes: a linear model in whole ticks (`docs/step-time.md`)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,25 @@ from tokenyard.engine.ticks import TICKS_PER_SECOND
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """The duration of a step: a fixed part, and a part for each thing that it does. Ticks, whole."""
+    """The duration of a step: a fixed part, and a part for each thing that it does. Whole ticks, so
+    that sums over many steps are exact."""
 
     fixed: int
+    """Ticks of every step, whatever it does."""
     per_prefill_token: int = 0
+    """Ticks for each token that is prefilled."""
     per_attention_pair: int = 0
+    """Ticks for each pair of tokens that attend to each other in prefills."""
     per_decode: int = 0
+    """Ticks for each request that decodes."""
     per_kv_token: int = 0
+    """Ticks for each token in the KV cache that decodes read."""
 
-    def duration(self, prefill_tokens: int, attention_pairs: int, decodes: int, kv_tokens: int) -> int:
-        """Ticks of a step. `attention_pairs`: see `attention_pairs()`; `kv_tokens`: tokens in the KV
-        cache that the decodes read."""
+    def duration(
+        self, prefill_tokens: int, attention_pairs: int, decodes: int, kv_tokens: int
+    ) -> int:
+        """Ticks of a step. `attention_pairs`: see `attention_pairs()`, summed over the prefills;
+        `kv_tokens`: tokens in the KV cache before the step, summed over the decodes."""
         return (
             self.fixed
             + self.per_prefill_token * prefill_tokens
