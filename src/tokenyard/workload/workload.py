@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +14,20 @@ from tokenyard.core import Request
 Column = NDArray[np.int64]
 
 
+class WorkloadError(ValueError):
+    """A request log cannot be read or written, or a workload cannot be made; the message says which
+    file, line, column and value, and what was expected."""
+
+
 @dataclass(kw_only=True)
 class Workload:
     """Requests in order of arrival; every column has one entry a request.
 
-    `arrival` in ticks from the first arrival of the trace (>= 0, sorted; equal times keep the order of
-    the file); `prompt_tokens` and `output_tokens` >= 1 (`output_tokens` is the true length, which the
-    scheduler never sees). `max_tokens` None: the same as output_tokens, so every request ends by
-    length; where given it is >= output_tokens. `deadline`: ticks after arrival at which the client
-    gives up and the request is aborted (-1: never).
+    `arrival` in ticks from the first arrival of the trace (>= 0, sorted; equal times keep the order
+    of the file); `prompt_tokens` and `output_tokens` >= 1 (`output_tokens` is the true length,
+    which the scheduler never sees). `max_tokens` None: the same as output_tokens, so every request
+    ends by length; where given it is >= output_tokens. `deadline`: ticks after arrival at which
+    the client gives up and the request is aborted (-1: never).
     """
 
     arrival: Column
@@ -42,7 +48,9 @@ class Workload:
     source: str = ""
     """What was read, for people: the file's name and its format."""
     skipped: dict[str, int] = field(default_factory=dict)
-    """Rows that could not be used, counted by reason."""
+    """Rows that could not be used, counted by reason (each row once, by the first that applies)."""
+    skipped_examples: dict[str, str] = field(default_factory=dict)
+    """For each reason in `skipped`: where it first applied, and the value."""
 
     def __len__(self) -> int:
         return len(self.arrival)
@@ -52,6 +60,31 @@ class Workload:
         if self.ids is not None:
             return self.ids[place]
         return str(place + 1 if self.rows is None else self.rows[place])
+
+    def take(self, places: Column) -> Workload:
+        """The requests at these places (from 0, ascending); their ids and arrivals stay."""
+
+        def column(values: Column | None) -> Column | None:
+            return None if values is None else values[places]
+
+        def listed(values: list[Any] | None) -> list[Any] | None:
+            return None if values is None else [values[place] for place in places.tolist()]
+
+        return replace(
+            self,
+            arrival=self.arrival[places],
+            prompt_tokens=self.prompt_tokens[places],
+            output_tokens=self.output_tokens[places],
+            ids=listed(self.ids),
+            rows=places + 1 if self.rows is None else self.rows[places],
+            max_tokens=column(self.max_tokens),
+            priority=column(self.priority),
+            predicted_tokens=column(self.predicted_tokens),
+            deadline=column(self.deadline),
+            hash_ids=listed(self.hash_ids),
+            prefix_group=listed(self.prefix_group),
+            prefix_tokens=column(self.prefix_tokens),
+        )
 
     def requests(self, *, predict: bool = False) -> Iterator[Request]:
         """The requests as the scheduler takes them. `predict`: hand in the true output length as
