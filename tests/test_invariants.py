@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from strategies import Asked, any_rules, workloads
 
 from tokenyard.check import INVARIANTS, Checker, Violation, check_steps
-from tokenyard.check.replay import Replay
+from tokenyard.check.replay import UNBOUNDED, Replay, common_tokens
 from tokenyard.core import Batch, Request, Rules, Scheduler
 from tokenyard.engine.log import Arrival, LogWriter, Step, end_of, expand, header_of, read_log
 from tokenyard.engine.loop import Executed, arrival, run
@@ -207,6 +207,32 @@ def test_a_deferred_log_may_leave_gaps_and_skip_numbers() -> None:
         Step(9, 50, 1, finished=[("a", "length")]),
     ]
     assert list(check_steps(Rules(), steps)) == []
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "tokens"),
+    [
+        ({"prefix_group": "g", "prefix_tokens": 4}, {"prefix_group": "g", "prefix_tokens": 6}, 4),
+        ({"prefix_group": "g", "prefix_tokens": 4}, {"prefix_group": "h", "prefix_tokens": 6}, 0),
+        ({"token_ids": (1, 2, 3)}, {"token_ids": (1, 2, 4)}, 2),
+        ({"hash_ids": (7, 8)}, {"hash_ids": (7, 9)}, 512),
+        # Where all of one prompt is equal, its output may be too; and what is not told may be.
+        (
+            {"prefix_group": "g", "prefix_tokens": 9},
+            {"prefix_group": "g", "prefix_tokens": 9},
+            None,
+        ),
+        ({"token_ids": (1, 2, 3)}, {"token_ids": (1, 2)}, None),
+        ({"token_ids": (1, 2, 3)}, {"hash_ids": (7,)}, None),
+        ({"hash_ids": (7,)}, {"hash_ids": (8,), "hash_block_size": 16}, None),
+        ({}, {"prefix_group": "g", "prefix_tokens": 4}, None),
+    ],
+)
+def test_what_two_prompts_may_share(
+    one: dict[str, Any], other: dict[str, Any], tokens: int | None
+) -> None:
+    a, b = Arrival("a", 0, 9, 1, **one), Arrival("b", 0, 9, 1, **other)
+    assert common_tokens(a, b) == common_tokens(b, a) == (UNBOUNDED if tokens is None else tokens)
 
 
 # ---------------------------------------------------------------------- each breach by name
@@ -468,6 +494,14 @@ BREACHES = [
         "the step needs 0 blocks at most, and 17 are free",
     ),
     Breach(
+        "preempted-only-when-full",
+        Rules(num_blocks=6, block_size=2),  # both hold 2 blocks, and take one each in step 1
+        [ask("a", 4, 3), ask("b", 4, 3)],
+        1,
+        put(preempted=["b"], free_blocks=3),
+        "the step needs 2 blocks at most, and 2 are free",
+    ),
+    Breach(
         "last-in-line-is-preempted",
         SCARCE,
         [ask("a", 4, 3), ask("b", 4, 3)],
@@ -696,3 +730,15 @@ def test_an_alteration_is_found_in_its_step(
     what, altered = data.draw(st.sampled_from(choices))
     note(f"{steps[at]}\n{what}\n{altered}")
     assert checker.feed(altered), what
+
+
+# ---------------------------------------------------------------------- the page
+
+
+def test_the_page_tells_every_invariant_by_its_sentence() -> None:
+    page = DOCS.read_text(encoding="utf-8")
+    sections = [section.split("\n", 1) for section in page.split("\n### ")[1:]]
+    assert [name.strip("` ") for name, _ in sections] == list(INVARIANTS)
+    for name, body in sections:
+        sentence = " ".join(body.strip().split("\n\n")[0].split())
+        assert sentence == INVARIANTS[name.strip("` ")].sentence

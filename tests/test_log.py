@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import Asked, any_rules, workloads
 
+from tokenyard.check import check_steps
 from tokenyard.core import Rules, RulesError, Scheduler
 from tokenyard.engine import log
 from tokenyard.engine.log import (
@@ -364,3 +365,29 @@ def test_rules_are_checked_where_a_header_is_made_by_hand() -> None:
         rules_of(Header(FORMAT, {"max_seqs": 3}))
     with pytest.raises(RulesError, match="max_num_seqs must be a whole number"):
         rules_of(Header(FORMAT, {"max_num_seqs": "3"}))
+
+
+# ---------------------------------------------------------------------- the page
+
+
+def test_the_example_on_the_page_is_a_right_log(tmp_path: Path) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "schedule-log.md").read_text(encoding="utf-8")
+    path = tmp_path / "log.jsonl"
+    path.write_text(page.split("```jsonl\n")[1].split("```")[0], encoding="utf-8")
+    header, steps = read_log(path)
+    assert list(check_steps(rules_of(header), steps)) == []
+    run_of_decodes = page.split("```json\n")[1].split("```")[0].encode()
+    steps_of_it = list(expand(msgspec.json.decode(run_of_decodes, type=Step)))
+    assert [(step.step, step.start) for step in steps_of_it] == [
+        (17, 5000),
+        (18, 5300),
+        (19, 5602),
+        (20, 5906),
+    ]
+
+
+def test_the_page_tells_every_field() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "schedule-log.md").read_text(encoding="utf-8")
+    for struct in (Header, Step, Arrival):
+        for name in struct.__struct_fields__:
+            assert f"`{name}`" in page

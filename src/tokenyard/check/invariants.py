@@ -423,7 +423,7 @@ def admission_order(_: Replay, now: Moment) -> Iterator[Finding]:
 def running_order(replay: Replay, now: Moment) -> Iterator[Finding]:
     """The running are served in the order of their admission, or decodes first, as the rules say,
     and before who waits: what the budget does not hold is left of the last."""
-    shared, preempted = replay.rules.prefill_token_budget is None, bool(now.preempted)
+    shared = replay.rules.prefill_token_budget is None
     served = 0
     for live in now.decodes or ():
         if live.admitted < served:
@@ -432,12 +432,11 @@ def running_order(replay: Replay, now: Moment) -> Iterator[Finding]:
         served = live.admitted
     latest = 0
     for chunk in now.chunks:
-        place = UNBOUNDED if chunk.admitted else chunk.live.admitted
-        if place < latest:
+        if chunk.live.admitted < latest:
             yield chunk.live.id, "is prefilled after one that was admitted later"
             return
-        latest = place
-    if preempted:  # who came to its turn after the last blocks were gone had none
+        latest = chunk.live.admitted
+    if now.preempted:  # who came to its turn after the last blocks were gone had none
         return
     if now.left_out:
         oldest = now.left_out[0]
@@ -499,7 +498,6 @@ def _left_waiting(replay: Replay, now: Moment, left: int) -> Live | None:
     if not replay.ordered and rules.head_of_line == "block" and len(replay.waiting) > 1:
         return None  # it is not known whose turn it was
     limit = replay.chunk_limit(now)
-    latest = max((chunk.live.rank for chunk in now.chunks if chunk.admitted), default=None)
     for live in replay.waiting:
         tokens = min(live.target, limit)
         if rules.enable_chunked_prefill:
@@ -509,11 +507,7 @@ def _left_waiting(replay: Replay, now: Moment, left: int) -> Live | None:
         blocks = replay.blocks_for(_tokens_to_fit(rules, replay, live, first))
         if tokens <= left and blocks <= now.free_planned:
             return live
-        passed_now = latest is not None and live.rank < latest
-        may_be_passed = rules.head_of_line == "skip" and (
-            not replay.ordered or passed_now or live.skips < rules.max_skips
-        )
-        if not may_be_passed:
+        if rules.head_of_line == "block" or (replay.ordered and live.skips >= rules.max_skips):
             return None
     return None
 

@@ -611,12 +611,9 @@ class Replay:
                 self._content[key] = end
 
     def _seen(self, live: Live) -> int:
-        """How many of a request's first tokens may be in the cache, as far as content is told."""
-        if (
-            not self.rules.enable_prefix_caching
-            or not _told(live.asked)
-            or live.target > (live.prompt_tokens)
-        ):
+        """How many of a request's first tokens may be in the cache, as far as content is told.
+        Who was admitted before can find all its own."""
+        if not self.rules.enable_prefix_caching or not _told(live.asked) or live.admitted:
             return UNBOUNDED
         seen = 0
         for key, end in _content(live.asked, live.prompt_tokens):
