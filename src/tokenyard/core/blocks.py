@@ -95,6 +95,7 @@ class PrefixCachingBlockPool(BlockPool):
 
     def __init__(self, rules: Rules) -> None:
         super().__init__(rules)
+        self._unsampled = rules.unsampled
         self._reusable: dict[Block, None] = {}  # free blocks with content, longest free first
         self._by_key: dict[Hashable, list[Block]] = {}
 
@@ -138,8 +139,7 @@ class PrefixCachingBlockPool(BlockPool):
         if tokens > request.held * self.block_size:
             request.blocks.append(self._take())
             request.held += 1
-        if tokens % self.block_size == 0:
-            self._remember(request, tokens)
+        self._remember(request, min(tokens, request.known_tokens))
 
     def release(self, request: Request) -> None:
         for block in reversed(request.blocks):
@@ -154,10 +154,11 @@ class PrefixCachingBlockPool(BlockPool):
         request.held = 0
 
     def unchanged_decodes(self, request: Request, computed: int) -> int:
-        """Blocks change when one is taken, and when the last token of one makes it hittable."""
+        """Blocks change when one is taken, and when one becomes hittable: with the step that
+        computes its last token, or with the next one where that token was not known before."""
         if computed == request.held * self.block_size:
             return 0
-        return self.block_size - 1 - computed % self.block_size
+        return (self.block_size - self._unsampled - computed) % self.block_size
 
     def _take(self) -> Block:
         """A block to write to: one without content while there is one, else the longest free."""
