@@ -1,0 +1,140 @@
+"""Checks a recorded schedule, as it is read."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tokenyard.check.compare import Comparison
+from tokenyard.check.invariants import Checker, Violation
+from tokenyard.check.recording import (
+    ORDERED,
+    OUTPUT_TOKEN,
+    Recording,
+    read_recording,
+    rules_of,
+    steps_of,
+)
+from tokenyard.core import Rules
+from tokenyard.engine.log import Header, Step, expand, read_log
+from tokenyard.engine.log import rules_of as rules_of_header
+
+CONTEXT = 6
+"""Steps that are shown, up to the first that is wrong."""
+SHOWN = 20
+"""Violations that are shown one by one."""
+
+AS_RECORDED = "recording-agrees"
+SENTENCES = {
+    AS_RECORDED: "What a recording says twice, in its own words, agrees.",
+    "decides-as-reference": "Each step decides what tokenyard's scheduler decides.",
+}
+
+
+@dataclass
+class LogReport:
+    """What came of checking a schedule."""
+
+    source: str
+    kind: str
+    rules: Rules
+    compared: bool
+    """Whether decisions were compared with our scheduler's."""
+    steps: int = 0
+    requests: int = 0
+    violations: list[Violation] = field(default_factory=list)
+    """The first of them."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """How many there are, by invariant."""
+    context: list[Step] = field(default_factory=list)
+    """The steps up to the first violation."""
+    expected: Step | None = None
+    """Our step, where the first difference is."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing was found."""
+        return not self.counts
+
+
+def check_path(
+    path: Path, *, rules: Rules | None = None, against_reference: bool = False
+) -> Iterator[LogReport]:
+    """Check a schedule log or a recording of vLLM. Yields the report now and then while it grows,
+    and at last when it is complete.
+
+    `rules` overrule those that the file names. Decisions of a recording of vLLM are always compared
+    with ours, since its config leaves none of them open. Raises `OSError`, `LogError`, `RulesError`.
+    """
+    if recording := read_recording(path):
+        chosen = rules or rules_of(recording)
+        yield from _check_recording(recording, LogReport(path.name, "vLLM recording", chosen, True))
+        return
+    header, steps = read_log(path)
+    chosen = rules or rules_of_header(header)
+    report = LogReport(path.name, "schedule log", chosen, against_reference)
+    yield from _check_log(header, steps, report)
+
+
+def _check_log(header: Header, steps: Iterable[Step], report: LogReport) -> Iterator[LogReport]:
+    checker = Checker(report.rules)
+    comparison = Comparison(report.rules, header.output_token) if report.compared else None
+    recent: deque[Step] = deque(maxlen=CONTEXT)
+    for number, step in enumerate(steps):
+        recent.append(step)
+        report.steps += step.repeat
+        report.requests += len(step.arrived)
+        violations = checker.feed(step)
+        for single in expand(step) if comparison else ():
+            assert comparison is not None
+            if difference := comparison.feed(single):
+                violations.append(
+                    Violation("decides-as-reference", single.step, None, difference[0])
+                )
+                report.expected = difference[1]
+                comparison = None  # after this nothing can be compared
+                break
+        _note(report, violations, recent)
+        if number % 4096 == 4095:
+            yield report
+    _note(report, checker.end(), recent)
+    yield report
+
+
+def _check_recording(recording: Recording, report: LogReport) -> Iterator[LogReport]:
+    checker = Checker(report.rules)
+    comparison: Comparison | None = Comparison(report.rules, OUTPUT_TOKEN, ordered=ORDERED)
+    recent: deque[Step] = deque(maxlen=CONTEXT)
+    for step, recorded, wrong in steps_of(recording):
+        recent.append(step)
+        report.steps += 1
+        report.requests += len(step.arrived)
+        violations = [Violation(AS_RECORDED, step.step, None, message) for message in wrong]
+        violations += checker.feed(step)
+        if comparison:
+            difference = comparison.feed(step)
+            planned = comparison.shadow.planned_free_blocks
+            if not difference and recorded.free_blocks_after_schedule != planned:
+                said = recorded.free_blocks_after_schedule
+                difference = (
+                    f"free_blocks_after_schedule is {said}; tokenyard: {planned}",
+                    None,
+                )
+            if difference:
+                violations.append(Violation("decides-as-reference", step.step, None, difference[0]))
+                report.expected = difference[1]
+                comparison = None
+        _note(report, violations, recent)
+    _note(report, checker.end(), recent)
+    yield report
+
+
+def _note(report: LogReport, violations: list[Violation], recent: Iterable[Step]) -> None:
+    if violations and not report.counts:
+        report.context = list(recent)
+    for violation in violations:
+        report.counts[violation.invariant] += 1
+        if len(report.violations) < SHOWN:
+            report.violations.append(violation)

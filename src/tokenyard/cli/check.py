@@ -1,0 +1,295 @@
+"""`tokenyard check`: hold a scheduler, or a recorded schedule, against the invariants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Group, Parameter
+
+from tokenyard.cli.exit_codes import FINDING, OK, UsageError
+from tokenyard.cli.numbers import WHOLE_NUMBER, WHOLE_NUMBER_OR_NONE
+from tokenyard.core.rules import Rules, RulesError
+
+if TYPE_CHECKING:
+    from tokenyard.check.contract import Reading
+    from tokenyard.check.workload import Workload
+
+SCHEDULER = Group("A scheduler", sort_key=2)
+SWITCH = Parameter(negative="", show_default=False)
+
+
+def check(
+    target: Annotated[str, Parameter(name="FILE")],
+    /,
+    *,
+    rules: str | None = None,
+    against: Literal["reference"] | None = None,
+    json: Annotated[bool, SWITCH] = False,
+    examples: Annotated[int, WHOLE_NUMBER, Parameter(group=SCHEDULER)] = 300,
+    seed: Annotated[int, WHOLE_NUMBER, Parameter(group=SCHEDULER)] = 0,
+    capacity: Annotated[int | None, WHOLE_NUMBER_OR_NONE, Parameter(group=SCHEDULER)] = None,
+    replay: Annotated[str | None, Parameter(group=SCHEDULER)] = None,
+    save_case: Annotated[Path | None, Parameter(group=SCHEDULER)] = None,
+    save_test: Annotated[Path | None, Parameter(group=SCHEDULER)] = None,
+) -> int:
+    """Parameters
+    ----------
+    target
+        scheduler.py, or scheduler.py:Name where it holds several; or a schedule log (.jsonl,
+        .jsonl.zst); or a recording of vLLM (.json, .json.zst).
+    rules
+        textbook, vllm, or a file (.toml, .json) with fields of the rules, to be kept in full. Without
+        it a scheduler may read the open questions as it likes, and a log is held to its own rules.
+    against
+        reference: compare each decision with tokenyard's scheduler under the same rules, and show the
+        first step that differs.
+    json
+        Print the result as JSON.
+    examples
+        How many workloads are tried.
+    seed
+        Seed of the workloads.
+    capacity
+        Try workloads of this capacity only.
+    replay
+        Try one workload only: case.json, or its text, such as '4 A@0:3+1 B@1:2+5'.
+    save_case
+        Write the workload of a finding: case.json.
+    save_test
+        Write a finding as a pytest test: test_scheduler.py.
+    """
+    pinned = _rules(rules) if rules else None
+    file, name = _target(target)
+    if file.suffix == ".py":
+        if examples < 1:
+            raise UsageError(f"--examples must be 1 or more (got {examples})")
+        if capacity is not None and capacity < 1:
+            raise UsageError(f"--capacity must be 1 or more (got {capacity})")
+        return _check_scheduler(
+            file, name, pinned, against is not None, json, examples, seed, capacity,
+            replay, save_case, save_test, target,
+        )  # fmt: skip
+    for flag, given in (("--replay", replay), ("--save-case", save_case), ("--save-test", save_test)):
+        if given is not None:
+            raise UsageError(f"{flag} is for schedulers (files that end in .py), and {file} is none")
+    return _check_log(file, pinned, against is not None, json)
+
+
+def _target(target: str) -> tuple[Path, str | None]:
+    file, colon, name = target.rpartition(":")
+    if colon and name.isidentifier() and not Path(target).exists():
+        return Path(file), name
+    return Path(target), None
+
+
+class _Pinned:
+    """Rules that somebody named, and how to say them again."""
+
+    def __init__(self, name: str, base: dict[str, Any], fixed: int | None) -> None:
+        self.name, self.base, self.capacity = name, base, fixed
+
+    def __call__(self, capacity: int) -> Rules:
+        return Rules(**(self.base | {"max_num_batched_tokens": capacity}))
+
+    def as_recorded(self) -> Rules:
+        """For a log, which has no workload to take the capacity from."""
+        if self.capacity is None and self.name in ("textbook", "vllm"):
+            raise UsageError(
+                f"--rules {self.name} leaves the budget of a step open, and a log has one: name a "
+                "file with max_num_batched_tokens, or leave --rules out to use the log's own"
+            )
+        return Rules(**self.base)
+
+
+def _rules(name: str) -> _Pinned:
+    from dataclasses import asdict
+
+    if name == "textbook":
+        return _Pinned(name, asdict(Rules.textbook(1)), None)
+    if name == "vllm":
+        return _Pinned(name, asdict(Rules.vllm(max_num_seqs=None)), None)
+    path = Path(name)
+    if not path.is_file():
+        raise UsageError(f"--rules must be textbook, vllm or a file; there is no file {name}")
+    if path.suffix == ".json":
+        changes = _json_rules(path)
+    else:
+        from tokenyard.cli.rule_flags import read_rules
+
+        changes = read_rules(path)
+    return _Pinned(name, asdict(Rules(**changes)), changes.get("max_num_batched_tokens"))
+
+
+def _json_rules(path: Path) -> dict[str, Any]:
+    import msgspec
+
+    try:
+        changes = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        Rules(**changes)
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError, RulesError) as error:
+        raise RulesError(f"{path}: {error}") from error
+    return changes
+
+
+def _check_log(file: Path, pinned: _Pinned | None, compare: bool, json: bool) -> int:
+    from tokenyard.check.logs import LogReport, check_path
+    from tokenyard.check.show import log_dict, print_log_report
+
+    report: LogReport | None = None
+    chosen = pinned.as_recorded() if pinned else None
+    for report in check_path(file, rules=chosen, against_reference=compare):
+        pass
+    assert report is not None
+    if json:
+        _print_json(log_dict(report))
+    else:
+        from rich.console import Console
+
+        print_log_report(report, Console())
+    return OK if report.ok else FINDING
+
+
+def _check_scheduler(
+    file: Path,
+    name: str | None,
+    pinned: _Pinned | None,
+    compare: bool,
+    json: bool,
+    examples: int,
+    seed: int,
+    capacity: int | None,
+    replay: str | None,
+    save_case: Path | None,
+    save_test: Path | None,
+    target: str,
+) -> int:
+    from tokenyard.check.process import Process
+
+    with Process(file, name, rules=pinned.base if pinned else None) as process:
+        # The process imports the file while we import what follows.
+        from tokenyard.check.contract import Reading
+        from tokenyard.check.search import Result, Search
+        from tokenyard.check.show import print_result, result_dict
+        from tokenyard.cli.progress import Progress
+
+        workload = _workload(replay) if replay is not None else None
+        capacity = capacity or (pinned.capacity if pinned else None)
+        loaded = process.loaded
+        rules: Callable[[int], Rules] | None = pinned
+        if loaded.get("shape") == "tokenyard" and rules is None:
+            rules = Rules.textbook
+        reading = Reading(
+            alternating=loaded.get("shape") == "nano-vllm", rules=rules, reference=compare
+        )
+        if "error" in loaded:
+            result = Result(_not_imported(loaded), 0, reading)
+        else:
+            with Progress("workloads", examples) as bar:
+                search = Search(
+                    process, reading, examples, seed, capacity, lambda: bar.advance(1)
+                )
+                result = search.replay(workload) if workload else search.run()
+        if process.printed:
+            result.notes.append(
+                f"its code printed {process.printed:,} lines, which were kept out of the way"
+            )
+        name = loaded.get("name") or name
+    again = _again(target, result.finding and result.finding.workload, pinned, compare)
+    if result.finding is not None and result.finding.workload.requests:
+        if save_case:
+            _save_case(save_case, result.finding.workload)
+        if save_test:
+            _save_test(save_test, file, str(name), result, pinned, compare)
+    if json:
+        _print_json({"scheduler": target} | result_dict(result, again))
+    else:
+        from rich.console import Console
+
+        print_result(result, target, again, Console())
+    return OK if result.finding is None else FINDING
+
+
+def _not_imported(loaded: dict[str, Any]) -> Any:
+    from tokenyard.check.contract import KINDS, Finding, sentence
+    from tokenyard.check.workload import Workload
+
+    kind = KINDS[loaded["error"]]
+    found = Finding(kind, sentence(kind), f"import: {loaded['message']}", Workload(1, ()), 0)
+    found.traceback = loaded.get("traceback", [])
+    return found
+
+
+def _workload(replay: str) -> Workload:
+    from tokenyard.check.workload import CaseError, parse_workload, workload_of
+
+    path = Path(replay)
+    if path.suffix != ".json" and not path.is_file():
+        return parse_workload(replay)
+    import msgspec
+
+    try:
+        return workload_of(msgspec.json.decode(path.read_bytes()))
+    except (msgspec.DecodeError, CaseError) as error:
+        raise CaseError(f"{path}: {error}") from error
+
+
+def _again(
+    target: str, workload: Workload | None, pinned: _Pinned | None, compare: bool
+) -> str:
+    import shlex
+
+    parts = ["tokenyard", "check", target]
+    if workload is not None and workload.requests:
+        parts += ["--replay", str(workload)]
+    if pinned:
+        parts += ["--rules", pinned.name]
+    if compare:
+        parts += ["--against", "reference"]
+    return shlex.join(parts)
+
+
+def _save_case(path: Path, workload: Workload) -> None:
+    import msgspec
+
+    from tokenyard.cli.output_files import replacing
+
+    with replacing(path) as file:
+        text = msgspec.json.format(msgspec.json.encode(workload.to_dict()), indent=2)
+        file.write_bytes(text + b"\n")
+
+
+def _save_test(
+    path: Path, file: Path, name: str, result: Any, pinned: _Pinned | None, compare: bool
+) -> None:
+    from tokenyard.cli.output_files import replacing
+
+    finding = result.finding
+    more, imports = "", ""
+    if pinned:
+        imports = "from tokenyard.core import Rules\n"
+        rules = {key: value for key, value in pinned.base.items() if key != "max_num_batched_tokens"}
+        more += f"\n        rules=lambda capacity: Rules(max_num_batched_tokens=capacity, **{rules}),"
+    if compare:
+        more += "\n        against_reference=True,"
+    words = finding.invariant.replace("-", "_")
+    with replacing(path) as new:
+        new.write_text(
+            f'"""{finding.invariant}: {finding.sentence}"""\n\n'
+            "import runpy\n\n"
+            f"from tokenyard.check import assert_conforms\n{imports}\n"
+            f"SCHEDULER = {str(file.resolve())!r}\n\n\n"
+            f"def test_{words}():\n"
+            "    assert_conforms(\n"
+            f'        runpy.run_path(SCHEDULER)["{name}"],\n'
+            f'        replay="{finding.workload}",{more}\n'
+            "    )\n",
+            encoding="utf-8",
+        )
+
+
+def _print_json(what: dict[str, Any]) -> None:
+    import msgspec
+
+    print(msgspec.json.format(msgspec.json.encode(what), indent=2).decode())
