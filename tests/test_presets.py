@@ -319,22 +319,41 @@ def test_a_model_too_large_shows_the_arithmetic_and_what_fits() -> None:
     assert "tensor_parallel_size 2 fits" in str(error.value)
 
 
-@given(models, gpus, sizes, st.sampled_from([0.05, 0.1, 0.2, 0.3, 0.9]))
-def test_the_size_that_is_said_to_fit_does_fit(model: str, gpu: str, tp: int, share: float) -> None:
-    try:
-        kv_blocks(model, gpu, tensor_parallel_size=tp, gpu_memory_utilization=share)
-    except PresetError as error:
-        said = re.search(r"tensor_parallel_size (\d) fits$", str(error))
-    else:
-        assume(False)
-    larger = [size for size in SIZES if size > tp]
-    for size in larger:
-        if said and size == int(said[1]):
-            kv_blocks(model, gpu, tensor_parallel_size=size, gpu_memory_utilization=share)
-            return
-        with pytest.raises(PresetError):
-            kv_blocks(model, gpu, tensor_parallel_size=size, gpu_memory_utilization=share)
-    assert not said
+@given(
+    models,
+    gpus,
+    sizes,
+    st.sampled_from([0.05, 0.1, 0.2, 0.3, 0.9]),
+    st.sampled_from([16, 20_000, 200_000]),
+)
+def test_the_size_that_is_said_to_fit_does_fit(
+    model: str, gpu: str, tp: int, share: float, block_size: int
+) -> None:
+    def fits(size: int) -> str:
+        """Empty, or what is said."""
+        try:
+            kv_blocks(
+                model,
+                gpu,
+                tensor_parallel_size=size,
+                block_size=block_size,
+                gpu_memory_utilization=share,
+            )
+        except PresetError as error:
+            return str(error)
+        return ""
+
+    assume(complaint := fits(tp))
+    said = re.search(r"; tensor_parallel_size (\d) fits$", complaint)
+    enough = next((size for size in SIZES if size > tp and not fits(size)), None)
+    assert enough == (int(said[1]) if said else None)
+
+
+def test_a_memory_share_is_the_decimal_that_was_written() -> None:
+    # The binary number nearest to 0.7 is below it, and would lose a byte here.
+    round_number = replace(GPUS["h100"], memory_bytes=100_000_000_000)
+    blocks = kv_blocks("llama-3.1-8b", round_number, gpu_memory_utilization=0.7)
+    assert blocks.usable_bytes == 70_000_000_000
 
 
 @pytest.mark.parametrize("tp", [0, -1, 9, 16, 1.0, True, "2"])
