@@ -245,8 +245,13 @@ def _frame_table(
 
 
 def _texts(lazy: pl.LazyFrame, schema: pl.Schema, names: list[str]) -> pl.LazyFrame:
-    """These columns as texts; one that cannot be (lists, bytes …) as gaps."""
-    plain = [name for name in names if not schema[name].is_nested() and schema[name] != pl.Binary]
+    """These columns as texts; one that cannot be (lists, durations, bytes …) as gaps."""
+    plain = [
+        name
+        for name in names
+        if schema[name].is_numeric()
+        or isinstance(schema[name], pl.String | pl.Boolean | pl.Date | pl.Datetime)
+    ]
     return lazy.select(
         pl.col(name).cast(pl.String) if name in plain else pl.lit(None, pl.String).alias(name)
         for name in names

@@ -59,8 +59,8 @@ def read_number(text: str, unit: str) -> int | None:
 class TimeColumn:
     """How one column of times is read: as numbers or as timestamps, told by its first values.
 
-    `quick` gives expressions for ticks (Int128 or Int64, null where they cannot tell); `read` is the slow
-    but complete reading of one text. Wherever both give a value they agree.
+    `quick` gives expressions for ticks (Int128 or Int64, null where they cannot tell); `read` is
+    the slow but complete reading of one text. Wherever both give a value they agree.
     """
 
     def __init__(

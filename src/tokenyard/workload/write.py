@@ -109,12 +109,10 @@ def _seconds(ticks: pl.Expr) -> pl.Expr:
 
 def _write_json_lines(frame: pl.DataFrame, file: IO[bytes]) -> None:
     """Polars would put the seconds in quotes, and a float would lose their last digits: so each
-    field is made a JSON text, and fields that are empty are left out."""
+    field is made a JSON text."""
     fields = [_json_field(name, dtype) for name, dtype in frame.schema.items()]
     for part in frame.iter_slices(1_000_000):
-        lines = part.select(
-            "{" + pl.concat_str(fields, separator=", ", ignore_nulls=True) + "}"
-        ).to_series()
+        lines = part.select("{" + pl.concat_str(fields, separator=", ") + "}").to_series()
         file.write(("\n".join(lines.to_list()) + "\n").encode())
 
 
@@ -130,4 +128,4 @@ def _json_field(name: str, dtype: pl.DataType) -> pl.Expr:
         text = "[" + value.cast(pl.List(pl.String)).list.join(", ") + "]"
     else:
         text = value.cast(pl.String)
-    return pl.lit(f'"{name}": ') + text
+    return pl.lit(f'"{name}": ') + text.fill_null("null")
