@@ -524,6 +524,13 @@ def test_rows_out_of_order_are_sorted_and_ties_keep_their_order(log: Callable[..
     assert [workload.id(place) for place in range(5)] == ["2", "4", "5", "1", "3"]
 
 
+def test_many_ties_keep_their_order(log: Callable[..., Path]) -> None:
+    text = "".join(f"{(7 * n) % 5},{n + 1},1\n" for n in range(3000))
+    workload = read_workload(log("arrival,prompt_tokens,output_tokens\n" + text))
+    expected = sorted(range(3000), key=lambda n: (7 * n) % 5)  # sorted() is stable
+    assert workload.prompt_tokens.tolist() == [n + 1 for n in expected]
+
+
 def test_times_in_different_zones_are_brought_together(log: Callable[..., Path]) -> None:
     text = (
         "timestamp,prompt_tokens,output_tokens\n2024-05-10T02:00:00.5+02:00,1,1\n"
