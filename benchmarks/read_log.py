@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -88,8 +89,8 @@ def main() -> None:
             scan(name, path)
             scans, reads = [], []
             for _ in range(runs):
-                scans.append(timed(lambda name=name, path=path: scan(name, path)))
-                reads.append(timed(lambda path=path: read_workload(path)))
+                scans.append(timed(partial(scan, name, path)))
+                reads.append(timed(partial(read_workload, path)))
             (scan_wall, scan_cpu), (read_wall, read_cpu) = (
                 (statistics.median(column) for column in zip(*pairs, strict=True))
                 for pairs in (scans, reads)

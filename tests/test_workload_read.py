@@ -703,10 +703,11 @@ def test_mooncake_read_like_the_standard_library_reads_it(shared_data: Path) -> 
     ]
 
 
-def test_columns_are_int64_arrays(log: Callable[..., Path]) -> None:
+def test_columns_are_int64_arrays_of_their_own(log: Callable[..., Path]) -> None:
     workload = read_workload(log(OWN))
     for name in ("arrival", "prompt_tokens", "output_tokens", "max_tokens", "priority", "deadline"):
-        assert getattr(workload, name).dtype == np.int64, name
+        column = getattr(workload, name)
+        assert column.dtype == np.int64 and column.flags.writeable and column.flags.c_contiguous
 
 
 def test_polars_is_not_loaded_before_a_file_is_read() -> None:

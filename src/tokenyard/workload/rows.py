@@ -342,7 +342,7 @@ def _workload(table: Table, frame: pl.DataFrame, sieve: _Sieve, numbered: str | 
         column = frame[field]
         if column.null_count():
             column = column.fill_null(default)
-        return column.cast(pl.Int64).to_numpy()
+        return column.cast(pl.Int64).to_numpy(writable=True)
 
     prompt_tokens, output_tokens = numbers("prompt_tokens"), numbers("output_tokens")
     assert prompt_tokens is not None and output_tokens is not None
@@ -383,4 +383,4 @@ def _from_first(table: Table, absolute: pl.Series) -> Column:
             "arrivals are numbers of milliseconds, name the column timestamp_ms"
         )
     relative = (absolute - pl.lit(first, absolute.dtype)).cast(pl.Int64)
-    return pl.select(relative).to_series().to_numpy()
+    return pl.select(relative).to_series().to_numpy(writable=True)
