@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: run test lint check clean
 
 run: .venv/installed  ## replay the example log
-	$(BIN)/tokenyard run examples/requests.csv
+	$(BIN)/tokenyard run examples/requests.csv --slo ttft=500ms,tpot=20ms
 
 test: .venv/installed  ## run the tests
 	$(BIN)/pytest --numprocesses auto

@@ -9,7 +9,6 @@ from typing import Literal
 
 import msgspec
 
-from tokenyard import fast
 from tokenyard.cli.exit_codes import UsageError
 from tokenyard.cli.interrupt import FirstInterrupt
 from tokenyard.cli.progress import Progress
@@ -42,7 +41,7 @@ def choose_engine(
     """
     if asked == "reference":
         return "reference", "step by step, as asked"
-    why_not = fast.unsupported(rules, workload)
+    why_not = _why_not_fast()
     if why_not is None and every_step:
         why_not = "--log and --steps want every step"
     if why_not is None:
@@ -50,6 +49,10 @@ def choose_engine(
     if asked == "fast":
         raise UsageError(f"--engine fast cannot run this: {why_not}")
     return "reference", f"step by step, since the compiled engine cannot: {why_not}"
+
+
+def _why_not_fast() -> str | None:
+    return "there is none in this version"
 
 
 def replay(
@@ -64,7 +67,7 @@ def replay(
     """Run the workload. With the reference engine the first Ctrl-C ends it there; `log` and `steps`
     are its alone."""
     if engine == "fast":
-        return Replayed(*fast.replay(workload, rules, step_time))
+        raise UsageError("there is no compiled engine in this version")
     return _replay_reference(workload, rules, step_time, log, steps)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,4 +30,17 @@ def writing_requests(path: Path | None) -> Iterator[Callable[[RequestTable], Non
     if path.suffix not in SINKS:
         raise UsageError(f"--requests {path}: expected a name that ends in {', '.join(SINKS)}")
     with replacing(path) as part:
-        yield lambda table: getattr(table.to_polars(), SINKS[path.suffix])(part)
+        yield lambda table: _write(table, path.suffix, part)
+
+
+def _write(table: RequestTable, suffix: str, path: Path) -> None:
+    """Polars tells of some errors of the system in a text of its own: make them `OSError` again."""
+    import polars as pl
+
+    try:
+        getattr(table.to_polars(), SINKS[suffix])(path)
+    except pl.exceptions.PolarsError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if not number:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error

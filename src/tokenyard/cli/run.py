@@ -176,7 +176,7 @@ def _step_time(preset: Preset, hardware: Hardware) -> tuple[StepTime, str]:
     size = hardware.tensor_parallel_size
     return (
         presets.step_time(model, gpu, tensor_parallel_size=size),
-        f"{model} on {f'{size} × ' if size > 1 else ''}{gpu}, by the roofline of docs/presets.md",
+        f"{model} on {f'{size} × ' if size > 1 else ''}{gpu}, by the formula of docs/step-time.md",
     )
 
 
@@ -191,8 +191,9 @@ def _num_blocks(hardware: Hardware, block_size: int, notes: list[str]) -> int:
         gpu_memory_utilization=hardware.gpu_memory_utilization,
         block_size=block_size,
     )
-    notes.append(f"num_blocks {blocks:,}")
-    return blocks
+    _, usable, left, *_, number = blocks.explain()
+    notes.append(f"num_blocks: {usable} {left}; {number}")
+    return blocks.num_blocks
 
 
 def _show(result: Result, output: Output, steps: StepTable | None) -> None:

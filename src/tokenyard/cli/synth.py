@@ -76,6 +76,7 @@ def synth(
     seed
         Of the random numbers: the same seed gives the same file.
     """
+    from tokenyard.engine.ticks import seconds
     from tokenyard.workload import synthesize, write_workload
 
     workload = synthesize(
@@ -97,8 +98,9 @@ def synth(
         seed=seed,
     )
     write_workload(workload, out)
+    over = seconds(int(workload.arrival[-1]))
     print(
-        f"{out}: {len(workload):,} requests over {workload.arrival[-1] / 1e11:,.0f} s, "
-        f"{workload.prompt_tokens.sum():,} prompt and {workload.output_tokens.sum():,} output tokens"
+        f"{out}: {len(workload):,} requests over {over:,.0f} s, {workload.prompt_tokens.sum():,} "
+        f"prompt tokens, {workload.output_tokens.sum():,} output tokens"
     )
     return OK

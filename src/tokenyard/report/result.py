@@ -69,7 +69,7 @@ class Result:
         return cls(
             setup=setup,
             summary=summarize(table, sums, slo),
-            waiting=explain(table, setup.rules, sums),
+            waiting=explain(table, setup.rules, sums, setup.step_time),
             interrupted=interrupted,
         )
 

@@ -35,8 +35,7 @@ def print_result(result: Result, console: Console) -> None:
 
 def print_steps(steps: StepTable, console: Console) -> None:
     """The step-by-step table, and what its columns mean."""
-    for line in [*steps.lines(console.width), ""]:
-        console.out(line, highlight=False)
+    print(*steps.lines(console.width), "", sep="\n", file=console.file)
     _print([Text(note) for note in steps.notes()], console)
 
 
@@ -45,9 +44,8 @@ def _print(parts: Iterable[RenderableType], console: Console) -> None:
     for part in parts:
         with console.capture() as printed:
             console.print(part, width=min(console.width, WIDEST), highlight=False)
-        for line in printed.get().splitlines():
-            console.out(line.rstrip(), highlight=False)
-        console.out("")
+        lines = [line.rstrip() for line in printed.get().splitlines()]
+        print(*lines, "", sep="\n", file=console.file)  # Rich ends the process on a closed pipe
 
 
 def _facts(facts: dict[str, str]) -> Table:

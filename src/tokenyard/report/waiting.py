@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tokenyard.core import Rules
+from tokenyard.engine.step_time import StepTime
 from tokenyard.engine.ticks import seconds
 from tokenyard.metrics import RequestTable, RunSums
 from tokenyard.metrics.requests import Ticks
@@ -32,13 +33,15 @@ class Waiting:
     longest_prompt_tokens: int
     longest_without_place: float
     """For how much of the longest wait every place (max_num_seqs) was taken."""
+    longest_other_causes: list[str]
+    """What else it can have waited for."""
     without_place: float
     """The same of all waits together, as a share of them."""
     most_running: int
     """Most requests that were running at once; one that is preempted counts as running."""
     max_num_seqs: int | None
     other_causes: list[str]
-    """What else they can have waited for."""
+    """What else the requests can have waited for."""
     preemptions: int
     recomputed_tokens: int
 
@@ -55,7 +58,9 @@ class Waiting:
             f"The longest wait, {duration(self.longest)}, was that of request {self.longest_id} "
             f"(prompt of {count(self.longest_prompt_tokens, 'token')}): {self._why_longest()}.",
         ]
-        if self.without_place:
+        if self.without_place == 1:
+            said.append("All of the waiting was for a place (max_num_seqs).")
+        elif self.without_place:
             said.append(
                 f"Of all the waiting, {percent(self.without_place)} was for a place "
                 f"(max_num_seqs), the rest {_listed(self.other_causes)}."
@@ -80,14 +85,16 @@ class Waiting:
 
     def _why_longest(self) -> str:
         if not self.longest_without_place:
-            return f"it waited {_listed(self.other_causes)}"
-        taken = f"all {self.max_num_seqs:,} places (max_num_seqs) were taken"
+            return f"it waited {_listed(self.longest_other_causes)}"
+        taken = f"all places (max_num_seqs {self.max_num_seqs:,}) were taken"
         if self.longest_without_place >= self.longest:
             return f"{taken} all the while"
         return f"{taken} for {duration(self.longest_without_place)} of it"
 
 
-def explain(table: RequestTable, rules: Rules, sums: RunSums) -> Waiting | None:
+def explain(
+    table: RequestTable, rules: Rules, sums: RunSums, step_time: StepTime
+) -> Waiting | None:
     """Who waited and why; None if no request was ever scheduled."""
     scheduled = np.flatnonzero(table.admitted >= 0)
     if not len(scheduled):
@@ -99,6 +106,8 @@ def explain(table: RequestTable, rules: Rules, sums: RunSums) -> Waiting | None:
     longest = int(waits.argmax())
     total = float(waits.sum(dtype=np.float64))
     ordered = np.sort(waits)
+    lacks = _can_lack(table, rules, sums)
+    longer_than_a_step = int(waits[longest]) > _longest_step(table, rules, sums, step_time)
     return Waiting(
         waited=int(np.count_nonzero(waits)),
         p50=seconds(int(ordered[-(-len(waits) * 50 // 100) - 1])),
@@ -107,10 +116,11 @@ def explain(table: RequestTable, rules: Rules, sums: RunSums) -> Waiting | None:
         longest_id=table.id(int(scheduled[longest])),
         longest_prompt_tokens=int(table.prompt_tokens[scheduled[longest]]),
         longest_without_place=seconds(int(without_place[longest])),
+        longest_other_causes=lacks if lacks and longer_than_a_step else [UNDER_WAY, *lacks],
         without_place=float(without_place.sum(dtype=np.float64)) / total if total else 0.0,
         most_running=most_running,
         max_num_seqs=rules.max_num_seqs,
-        other_causes=_other_causes(table, rules, sums),
+        other_causes=[UNDER_WAY, *lacks],
         preemptions=int(table.preemptions.sum(dtype=np.int64)),
         recomputed_tokens=int(table.recomputed_tokens.sum(dtype=np.int64)),
     )
@@ -149,13 +159,25 @@ def _all_places_taken(
     return int(running.max()), _Taken(times, holds, before)
 
 
-def _other_causes(table: RequestTable, rules: Rules, sums: RunSums) -> list[str]:
-    causes = ["for the step under way to end"]
+UNDER_WAY = "for the step under way to end"
+
+
+def _can_lack(table: RequestTable, rules: Rules, sums: RunSums) -> list[str]:
+    """What a request can have waited for that the rules bound, beside a place."""
+    lacks = []
     if rules.prompt_budget is not None:
-        causes.append("for room in the token budget of a step")
+        lacks.append("for room in the token budget of a step")
     if rules.num_blocks is not None and not _blocks_always_free(table, rules, sums):
-        causes.append("for KV blocks")
-    return causes
+        lacks.append("for KV blocks")
+    return lacks
+
+
+def _longest_step(table: RequestTable, rules: Rules, sums: RunSums, step_time: StepTime) -> int:
+    """Ticks that no step of the run exceeded."""
+    known = table.prompt_tokens.astype(np.int64) + table.output_tokens
+    prefill = int(known.sum()) if rules.prompt_budget is None else rules.prompt_budget
+    context, decodes = int(known.max()), sums.largest_batch
+    return step_time.duration(prefill, prefill * context, decodes, decodes * context)
 
 
 def _blocks_always_free(table: RequestTable, rules: Rules, sums: RunSums) -> bool:
