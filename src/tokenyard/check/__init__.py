@@ -43,7 +43,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a part when it is asked for: the process beside a scheduler's code needs none of them."""
+    """Load a part when it is asked for: the process beside a scheduler's code needs none."""
     if name == "invariants":
         return import_module("tokenyard.check.invariants")
     if name not in _HOMES:

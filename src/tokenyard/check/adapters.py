@@ -394,7 +394,7 @@ class VllmShape(Adapter):
         sampled = Sampled()
         for key, tokens in counts.items():
             id = self._id("num_scheduled_tokens", key)
-            seq = self._seqs.get(id)
+            seq = self._seqs.get(id)  # None: nobody's, which the invariants say
             if seq is not None and self._done[id] >= seq.num_prompt_tokens and tokens == 1:
                 ran["decode"].append(id)
             else:
@@ -406,10 +406,10 @@ class VllmShape(Adapter):
         update = getattr(self.scheduler, "update_from_output", None) or self.scheduler.update
         told = update(output, sampled)
         finished = told if isinstance(told, (list, tuple, set, frozenset)) else ()
-        ran["finished"] = [id for one in finished if (id := self.id_of(one)) is not None]
-        for id, seq in self._seqs.items():
-            if seq.is_finished and id not in self._gone and id not in ran["finished"]:
-                ran["finished"].append(id)
+        ran["finished"] = [id for id in map(self.id_of, finished) if id is not None]
+        for request in self._seqs.values():
+            if request.is_finished and request.id not in {*self._gone, *ran["finished"]}:
+                ran["finished"].append(request.id)
         self._gone.update(ran["finished"])
         return ran
 
@@ -476,9 +476,8 @@ def find(module: ModuleType, wanted: str | None) -> tuple[Any, str]:
         raise ShapeError(
             f"no class in it is a scheduler: it needs {_needs()}; {_candidates(module)}"
         )
-    shape = shape_of(leaves[0])
-    assert shape is not None
-    return leaves[0], shape
+    only = leaves[0]
+    return only, str(shape_of(only))
 
 
 def _classes(module: ModuleType) -> list[type]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from tokenyard.core import Request, RequestError, Rules, Scheduler, SchedulerError
@@ -22,8 +22,8 @@ FIELDS = (
 
 
 class Shadow:
-    """Our scheduler, driven by what a log tells it did not decide: who arrived, who was aborted, and
-    whose output ended by itself."""
+    """Our scheduler, driven by what a log tells that it did not decide: who arrived, who was
+    aborted, and whose output ended by itself."""
 
     def __init__(self, rules: Rules, output_token: int | None = None) -> None:
         """`output_token`: the id of every output token, where the log says so."""
@@ -131,8 +131,5 @@ def shown(value: Any) -> str:
         return "everybody in DECODE"
     if not isinstance(value, list):
         return str(value)
-    show: Callable[[Any], str] = lambda one: (
-        one if isinstance(one, str) else " ".join(map(str, one))
-    )  # noqa: E731
-    entries = [show(one) for one in value]
+    entries = [one if isinstance(one, str) else " ".join(map(str, one)) for one in value]
     return ", ".join(entries[:12]) + (" …" if len(entries) > 12 else "") if entries else "nobody"

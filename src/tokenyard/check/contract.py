@@ -7,32 +7,32 @@ reading of the exercise gives: these have their own form here. docs/check.md lis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tokenyard.check.compare import Comparison
 from tokenyard.check.drive import Event, ids
 from tokenyard.check.invariants import INVARIANTS, Checker, Invariant, Violation
 from tokenyard.check.replay import Moment, Replay
-from tokenyard.check.workload import Workload
+from tokenyard.check.workload import Asked, Workload
 from tokenyard.core import Rules
 from tokenyard.core.rules import MAX_COUNT, FirstToken
 from tokenyard.engine.log import Arrival, Step
 from tokenyard.engine.ticks import TICKS_PER_SECOND
 
-MOST_SKIPS = 32
+MOST_SKIPS = 64
 """Steps in which a request may be passed by later ones: beyond this it starves."""
 
-Finding_ = tuple[str | None, str]
+Breach = tuple[str | None, str]
 
 PROMISES: dict[str, Invariant] = {}
 """The invariants in the form in which every honest reading keeps them, by name."""
 
 
-def promise(name: str) -> Callable[[Callable[[Replay, Moment], Iterable[Finding_]]], object]:
+def promise(name: str) -> Callable[[Callable[[Replay, Moment], Iterable[Breach]]], object]:
     """Put a function into the list; its docstring is the sentence."""
 
-    def add(check: Callable[[Replay, Moment], Iterable[Finding_]]) -> object:
+    def add(check: Callable[[Replay, Moment], Iterable[Breach]]) -> object:
         PROMISES[name] = Invariant(name, " ".join((check.__doc__ or "").split()), check, True)
         return check
 
@@ -46,20 +46,31 @@ for _name in (
     "legal-transitions",
     "prefill-exact",
     "first-token-after-prefill",
-    "token-budget",
-    "finish-reason",
 ):
     PROMISES[_name] = INVARIANTS[_name]
 
 
+@promise("token-budget")
+def capacity(replay: Replay, now: Moment) -> Iterator[Breach]:
+    """The tokens of a step, one for each decode and all that are prefilled, are within the
+    capacity."""
+    if replay.decode_budget_left(now) < 0:
+        yield (
+            None,
+            f"{now.decoded} decodes and {now.prefilled} prefill tokens are "
+            f"{now.decoded + now.prefilled}; the capacity is {replay.rules.max_num_batched_tokens}",
+        )
+
+
+PROMISES["finish-reason"] = INVARIANTS["finish-reason"]
+
+
 @promise("rejected-for-a-reason")
-def rejected(replay: Replay, now: Moment) -> Iterator[Finding_]:
-    """Only a request whose prompt is more than the capacity is rejected, and on arrival."""
+def rejected(replay: Replay, now: Moment) -> Iterator[Breach]:
+    """Only a request whose prompt is more than the capacity is rejected."""
     capacity = replay.rules.max_num_batched_tokens or MAX_COUNT
-    for live, reason, new in now.rejected:
-        if not new:
-            yield live.id, "is rejected, and did not arrive in this step"
-        elif live.prompt_tokens <= capacity:
+    for live, reason, _ in now.rejected:
+        if live.prompt_tokens <= capacity:
             yield (
                 live.id,
                 f"is rejected ({reason}), but its prompt of {live.prompt_tokens} fits into a step "
@@ -68,7 +79,7 @@ def rejected(replay: Replay, now: Moment) -> Iterator[Finding_]:
 
 
 @promise("decodes-go-first")
-def decodes_first(replay: Replay, now: Moment) -> Iterator[Finding_]:
+def decodes_first(replay: Replay, now: Moment) -> Iterator[Breach]:
     """Every request in DECODE gets its token in every step: prefill has what they leave."""
     if not now.left_out:
         return
@@ -80,7 +91,7 @@ def decodes_first(replay: Replay, now: Moment) -> Iterator[Finding_]:
 
 
 @promise("first-come-first-served")
-def in_order(replay: Replay, now: Moment) -> Iterator[Finding_]:
+def in_order(replay: Replay, now: Moment) -> Iterator[Breach]:
     """Nobody is admitted before one who came earlier and would have fitted into the step."""
     admitted = sorted((c for c in now.chunks if c.admitted), key=lambda c: c.live.rank)
     if not admitted or not replay.waiting:
@@ -102,8 +113,8 @@ def in_order(replay: Replay, now: Moment) -> Iterator[Finding_]:
 
 
 @promise("nobody-starves")
-def starves(replay: Replay, now: Moment) -> Iterator[Finding_]:
-    """Nobody is passed by later requests in more than 32 steps."""
+def starves(replay: Replay, _: Moment) -> Iterator[Breach]:
+    """Nobody is passed by later requests in more than 64 steps."""
     for live in replay.waiting:
         if live.skips > MOST_SKIPS:
             yield live.id, f"was passed by later requests in {live.skips} steps"
@@ -111,7 +122,7 @@ def starves(replay: Replay, now: Moment) -> Iterator[Finding_]:
 
 
 @promise("work-conserving")
-def work(replay: Replay, now: Moment) -> Iterator[Finding_]:
+def work(replay: Replay, now: Moment) -> Iterator[Breach]:
     """No step leaves room that a prefill already begun, or the first in line with its whole prompt,
     could use."""
     left = replay.decode_budget_left(now)
@@ -137,9 +148,9 @@ def work(replay: Replay, now: Moment) -> Iterator[Finding_]:
 
 
 @promise("nobody-waits-for-ever")
-def for_ever(replay: Replay, now: Moment) -> Iterator[Finding_]:
+def for_ever(replay: Replay, now: Moment) -> Iterator[Breach]:
     """While somebody is in the system each step runs somebody; who can never run is told so."""
-    if not now.in_system or now.decoded or now.chunks:
+    if not replay.requests or now.decoded or now.chunks:
         return
     capacity = replay.rules.max_num_batched_tokens or MAX_COUNT
     waiting = list(replay.waiting)
@@ -151,7 +162,7 @@ def for_ever(replay: Replay, now: Moment) -> Iterator[Finding_]:
         )
     else:
         live = waiting[0] if waiting else next(iter(replay.requests.values()))
-        yield live.id, f"nobody runs, of {now.in_system} in the system"
+        yield live.id, f"nobody runs, of {len(replay.requests)} in the system"
 
 
 #: What cannot be told from a schedule log, because it is about the code: name to sentence.
@@ -242,11 +253,11 @@ class Judge:
     def __init__(self, reading: Reading, capacity: int) -> None:
         rules = reading.rules_of(capacity)
         self.rules = rules
+        self._checker: Checker | None = None
         if reading.rules is not None:
             self._checker = Checker(rules)
             self.replay = self._checker.replay
         else:
-            self._checker = None
             self.replay = Replay(rules)
         self._left_out = (
             {"decodes-go-first", "work-conserving"} if reading.alternating else frozenset()
@@ -314,8 +325,15 @@ def judge(trace: Sequence[Event], workload: Workload, reading: Reading) -> Findi
         if event.get("has_work") is not None and event["has_work"] is not bool(live):
             if live:
                 id = min(live)
-                text = f"is False, and {len(live)} have not finished: {', '.join(sorted(live))}"
-                return finding("has-work-is-true", f"has_work() {text}", id)
+                text = f"has_work() is False, and {', '.join(sorted(live))} not finished"
+                later = trace[place + 1 :]
+                if any(event.get("decode") or event.get("prefill") for event in later):
+                    return finding("has-work-is-true", text, id)
+                ran = any(id == other for step in steps for other, _ in step.prefill)
+                never = "is never run again" if ran else "is never run"
+                return finding("every-request-finishes", f"{id!r} {never}; {text}", id)
+            if place + 1 < len(trace) and not trace[place + 1]["added"]:
+                continue  # one more step may be needed to notice; what it runs, is found below
             return finding("has-work-is-true", "has_work() is True, and everybody has finished")
         if queued := _queues(event.get("queues") or {}, judge.replay, done_before):
             return finding(*queued)
@@ -331,14 +349,14 @@ def _where(event: Event) -> str:
     return f"{where}: " if where else ""
 
 
-def _arrivals(added: Iterable[object]) -> list[Arrival]:
+def _arrivals(added: Iterable[Asked]) -> list[Arrival]:
     return [
-        Arrival(one.id, one.arrival * TICKS_PER_SECOND, one.prompt_tokens, one.output_tokens)  # type: ignore[attr-defined]
+        Arrival(one.id, one.arrival * TICKS_PER_SECOND, one.prompt_tokens, one.output_tokens)
         for one in added
     ]
 
 
-def _step(event: Event, asked: dict[str, object], replay: Replay) -> Step:
+def _step(event: Event, asked: Mapping[str, Asked], replay: Replay) -> Step:
     """The event as a line of the log. A list of a step says who ran, not in which order, so each is
     put into the order of admission."""
     t = event["t"]
@@ -373,7 +391,7 @@ def _lasting(
     id = found.request
     if found.invariant == "first-come-first-served":
         id = found.message.split("'")[1]
-    elif found.invariant not in ("work-conserving", "nobody-waits-for-ever"):
+    elif found.invariant not in ("work-conserving", "nobody-waits-for-ever", "decodes-go-first"):
         return found
     if reading.rules is not None or id is None:
         return found

@@ -25,7 +25,11 @@ The last one may tell what went wrong: `error` (its kind), `where` (in which cal
 `traceback`."""
 
 IDLE_STEPS = 2
-"""Steps that a scheduler without has_work() is asked for when nobody is there."""
+"""Steps that a scheduler is asked for when nobody is there and its has_work() is not false."""
+
+
+AFTER_THE_END = 3
+"""Steps that a scheduler is asked for when has_work() is false and somebody has not finished."""
 
 
 class TooLongError(BaseException):
@@ -61,6 +65,7 @@ def drive_in_turn(
     again = list(drive(make, workload, limit_s))
     traces: tuple[list[Event], list[Event]] = ([], [])
     runs = drive(make, workload, limit_s), drive(make, workload, limit_s)
+    traces[0].extend(itertools.islice(runs[0], 1))  # a step ahead: in step they could be as one
     for events in itertools.zip_longest(*runs):
         for trace, event in zip(traces, events, strict=True):
             if event is not None:
@@ -78,6 +83,7 @@ def _steps(
     upcoming = list(workload.requests)
     live: set[str] = set()
     t, idle, most = 0, 0, workload.tokens + len(workload.requests) + 8
+    event_before: Event = {}
     while most:
         event.clear()
         event.update(t=t, added=[])
@@ -85,17 +91,20 @@ def _steps(
             asked = upcoming.pop(0)
             event["where"] = "add_request"
             with limited(limit_s):
-                reason = _add(adapter, asked)
+                reason = _add(adapter, asked, workload.capacity)
             event["added"].append([asked.id, reason])
             if reason is None:
                 live.add(asked.id)
         if not live and not event["added"]:
-            if adapter.has_work is not None or idle >= IDLE_STEPS:
+            if idle >= IDLE_STEPS or event_before.get("has_work") is False:
                 if not upcoming:
                     return
                 t, idle = upcoming[0].arrival, 0
+                event_before = {}
                 continue
-            idle += 1  # somebody who does not say that there is nothing to do is asked
+            idle += 1  # whoever does not say that there is nothing to do is asked
+        else:
+            idle = 0
         if live or not event["added"]:
             event["where"] = "step"
             with limited(limit_s):
@@ -109,18 +118,23 @@ def _steps(
         with limited(limit_s):
             event["queues"] = adapter.queues()
         live.difference_update(event.get("finished", ()), event.get("rejected", ()))
-        yield dict(event)
+        event_before = dict(event)
+        yield event_before
         if live and event.get("has_work") is False:
-            return
+            most = min(most, AFTER_THE_END)  # does it have work all the same?
         t += 1
 
 
-def _add(adapter: Adapter, asked: Asked) -> str | None:
-    """Why it was rejected, if it was."""
+def _add(adapter: Adapter, asked: Asked, capacity: int) -> str | None:
+    """Why it was rejected, if it was. Of what never fits any error is a rejection."""
     try:
         adapter.add(asked)
     except Rejected as rejected:
         return str(rejected) or "it gave no reason"
+    except Exception as error:
+        if asked.prompt_tokens <= capacity:
+            raise
+        return f"{type(error).__name__}: {error}"
     return None
 
 

@@ -26,7 +26,11 @@ def kind_of(finding: Finding) -> str | None:
             return "finished, and not removed from a queue"
         case "one-turn-a-step" | "one-queue-at-a-time":
             return "one request is served twice: it is in two places, or twice in one"
+        case "prefill-exact" if "prefills 0" in finding.message:
+            return "a request is told as prefilled that got no tokens"
         case "prefill-exact" | "legal-transitions":
+            if finding.invariant == "prefill-exact" and _split(finding):
+                return "a chunk is computed again: the tokens of a chunk are not counted"
             return "one request is prefilled again: it stayed in the waiting queue"
         case "every-request-finishes":
             return _lost(finding)
@@ -41,10 +45,12 @@ def kind_of(finding: Finding) -> str | None:
         case "work-conserving":
             if _used_before(finding):
                 return "budget leaked from step to step: what earlier steps used is still counted"
-            return "room is left unused: an off-by-one in the capacity check, or a loop that ends early"
+            return "room is left unused: an off-by-one, or a loop that ends early"
         case "decodes-go-first" | "running-order":
             return "prefill takes the place of decodes, or some decodes are left out"
         case "finish-reason":
+            if finding.first_token == "prefill" and "of its 1 tokens" in finding.message:
+                return "output tokens are miscounted by one, or one token alone is treated apart"
             if "is not finished" in finding.message:
                 return "finishes late: a token more than asked for, or noticed a step later"
             return "finishes early: a token is counted twice, or the comparison is off by one"
@@ -59,6 +65,11 @@ def kind_of(finding: Finding) -> str | None:
     return None
 
 
+def _split(finding: Finding) -> bool:
+    prompts = {one.id: one.prompt_tokens for one in finding.workload.requests}
+    return any(tokens < prompts.get(id, 0) for step in finding.steps for id, tokens in step.prefill)
+
+
 def _over_budget(finding: Finding, step: Step) -> str:
     capacity = finding.workload.capacity
     prefill = sum(tokens for _, tokens in step.prefill)
@@ -67,21 +78,16 @@ def _over_budget(finding: Finding, step: Step) -> str:
         max(0, capacity - len(before.decode or ()) - sum(tokens for _, tokens in before.prefill))
         for before in finding.steps[:-1]
     )
+    over = decodes + prefill - capacity
     if not step.prefill:
         return "more decodes than the capacity"
     if len(step.prefill) == 1 and prefill > capacity:
         return "a prompt larger than the capacity is let in"
+    if over <= unused:
+        return "budget leaked from step to step: what earlier steps left is spent in this one"
     if prefill <= capacity and decodes:
-        if 0 < decodes + prefill - capacity <= unused and len(step.prefill) > 1:
-            return (
-                "capacity checked after adding, or budget leaked from step to step: what earlier "
-                "steps left is spent in this one"
-            )
         return "decodes are not counted against the capacity, or it is checked after adding"
-    before_last = decodes + prefill - step.prefill[-1][1]
-    if before_last < capacity:
-        return f"capacity checked after adding: {step.prefill[-1][0]!r} no longer fitted"
-    return "budget leaked from step to step: what earlier steps left is spent in this one"
+    return f"capacity checked after adding: {step.prefill[-1][0]!r} no longer fitted"
 
 
 def _lost(finding: Finding) -> str:

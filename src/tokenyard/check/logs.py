@@ -65,8 +65,9 @@ def check_path(
     """Check a schedule log or a recording of vLLM. Yields the report now and then while it grows,
     and at last when it is complete.
 
-    `rules` overrule those that the file names. Decisions of a recording of vLLM are always compared
-    with ours, since its config leaves none of them open. Raises `OSError`, `LogError`, `RulesError`.
+    `rules` overrule those that the file names. Decisions of a recording of vLLM are always
+    compared with ours, since its config leaves none open. Raises `OSError`, `LogError`,
+    `RulesError`.
     """
     if recording := read_recording(path):
         chosen = rules or rules_of(recording)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -169,10 +170,8 @@ class Process:
 
     def _send(self, what: Any) -> None:
         assert self._process is not None and self._process.stdin is not None
-        try:
+        with suppress(BrokenPipeError):  # that is told by the end of what it says
             self._process.stdin.write(json.dumps(what).encode() + b"\n")
-        except BrokenPipeError:
-            pass  # it is told by the end of what it says
 
     def _read(self, wait_s: float) -> Any:
         """The next line. {} if none came in time, None at the end."""
@@ -207,10 +206,8 @@ def _search_path() -> str:
 
 
 def _kill(pid: int) -> None:
-    try:
+    with suppress(OSError):
         os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
-    except OSError:
-        pass
 
 
 def _death(message: str) -> Event:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Protocol
@@ -93,7 +94,8 @@ class Search:
         self.reading = replace(self.reading, first_token=first_token)
         if self.reading.reference:
             self.reading = replace(
-                self.reading, rules=lambda capacity: Rules.textbook(capacity, first_token=first_token)
+                self.reading,
+                rules=lambda capacity: Rules.textbook(capacity, first_token=first_token),
             )
 
     def _first_token(self) -> FirstToken:
@@ -139,7 +141,7 @@ class Search:
                 best[:] = [found]
             return found is not None
 
-        try:
+        with suppress(hypothesis.errors.NoSuchExample):
             hypothesis.find(
                 workloads(capacity=self.capacity),
                 breaks,
@@ -153,14 +155,12 @@ class Search:
                 ),
                 random=Random(self.seed),
             )
-        except hypothesis.errors.NoSuchExample:
-            pass
         return best[0] if best else None
 
     # ------------------------------------------------------------------ settling
 
     def _settled(self, found: Finding) -> Finding:
-        """The same in the smallest workload that shows it, in a process that nothing went before."""
+        """The same in the smallest workload that shows it, where nothing went before."""
         if found.invariant == "answers-in-time":
             return self._shrunk(found, self._judged)
         self.runner.fresh()
@@ -184,6 +184,8 @@ class Search:
         while not smallest:
             smallest = True
             for workload in smaller(found.workload):
+                if self.capacity not in (None, workload.capacity):
+                    continue
                 tries += 1
                 if tries > most or time.monotonic() > until:
                     return found

@@ -130,10 +130,10 @@ def finding_parts(finding: Finding, rules: Rules, again: str) -> Iterator[Render
 
     title = Text.assemble((f"{MARK}{finding.invariant}", "bold red"), f": {finding.sentence}")
     yield title
-    where = f"step {finding.step}"
+    where = f"step {finding.step}: " if finding.steps else ""
     if finding.request is not None:
-        where += f", request {finding.request}"
-    yield Text(f"  {where}: {finding.message}")
+        where = f"step {finding.step}, request {finding.request}: "
+    yield Text(f"  {where}{finding.message}")
     if finding.kind:
         yield Text.assemble("  likely: ", (finding.kind, "bold"))
     for other in finding.also[:3]:
@@ -141,15 +141,16 @@ def finding_parts(finding: Finding, rules: Rules, again: str) -> Iterator[Render
     for line in finding.traceback:
         yield Text(f"    {line}", style="dim")
     yield Text()
-    yield Text.assemble(("workload", "bold"), f": {described(finding)}")
+    if finding.workload.requests:
+        yield Text.assemble(("workload", "bold"), f": {described(finding)}")
+        yield Text()
     if finding.steps:
-        yield Text()
         yield table_of(finding.steps, rules, finding.step, finding.invariant, finding.request)
-    if finding.expected is not None:
         yield Text()
+    if finding.expected is not None:
         yield Text("tokenyard in that step: " + _decisions(finding.expected))
-    yield Text()
-    yield Text.assemble(("again", "bold"), f": {again}")
+        yield Text()
+    yield again
 
 
 def described(finding: Finding) -> str:
@@ -185,7 +186,7 @@ def finding_text(finding: Finding, rules: Rules, again: str) -> str:
     out = io.StringIO()
     console = Console(file=out, width=100, color_system=None, force_terminal=False)
     for part in finding_parts(finding, rules, again):
-        console.print(part, highlight=False, markup=False)
+        console.print(part, highlight=False, markup=False, soft_wrap=isinstance(part, str))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines())
 
 
@@ -322,5 +323,3 @@ def log_dict(report: LogReport) -> dict[str, Any]:
         ],
         "expected": None if report.expected is None else _step_dict(report.expected),
     }
-
-

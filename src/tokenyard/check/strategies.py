@@ -9,8 +9,9 @@ from tokenyard.check.workload import Workload, workload
 
 @st.composite
 def workloads(draw: st.DrawFn, *, capacity: int | None = None, most_requests: int = 8) -> Workload:
-    """A capacity and up to `most_requests` requests: prompts as large as the capacity, one more, one
-    less; one output token; equal arrivals and idle gaps; decodes that fill the whole capacity.
+    """A capacity and some requests, seldom more than `most_requests`: prompts as large as the
+    capacity, one more, one less; one output token; equal arrivals and idle gaps; decodes
+    that fill the whole capacity.
 
     `capacity` fixes the capacity.
     """
@@ -22,8 +23,10 @@ def workloads(draw: st.DrawFn, *, capacity: int | None = None, most_requests: in
     )
     outputs = st.one_of(st.integers(1, 3), st.integers(1, 8))
     gaps = st.sampled_from([0, 0, 0, 1, 1, 2, 3, 25])
-    now, asked = 0, []
-    for _ in range(draw(st.integers(1, most_requests))):
+    now = 0
+    asked: list[tuple[int, int, int]] = []
+    count = draw(st.one_of(st.integers(1, most_requests), st.integers(1, 3 * most_requests)))
+    for _ in range(count):
         now += draw(gaps) if asked else 0
         asked.append((now, draw(prompts), draw(outputs)))
     return workload(cap, *asked, backwards=draw(st.booleans()))

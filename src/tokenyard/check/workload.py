@@ -107,7 +107,7 @@ def workload_of(case: Any) -> Workload:
 
 
 def checked(workload: Workload) -> Workload:
-    """The workload, its requests in order of arrival. Raises `CaseError` for values out of range."""
+    """The workload, requests in order of arrival. Raises `CaseError` for values out of range."""
     for name, value in [
         ("capacity", workload.capacity),
         *(
@@ -160,7 +160,7 @@ SHARED = workload(4, (0, 2, 2), (0, 1, 3), (1, 3, 1), (2, 2, 2))
 
 
 def edges(capacity: int | None = None) -> Iterator[Workload]:
-    """Workloads on which schedulers break, the smallest first; all of `capacity` if one is given."""
+    """Workloads on which schedulers break, the smallest first; all of one `capacity` if given."""
     for each in _edges():
         if capacity is None:
             yield each
@@ -195,9 +195,15 @@ def _edges() -> Iterator[Workload]:
     yield workload(8, (0, 3, 3), (0, 4, 2), (1, 7, 1), (1, 2, 2), (4, 5, 1), backwards=True)
     yield workload(10, *((0, 1, 1 + place % 3) for place in range(12)))
     yield workload(16, *((place // 3, 1 + 5 * place % 16, 1 + place % 4) for place in range(14)))
+    # Larger than one would draw: what breaks only with many, long or large ones.
+    yield workload(8, *((place // 4, 1 + place % 5, 1 + place % 7) for place in range(40)))
+    yield workload(
+        64, *((place // 2, 1 + 29 * place % 64, 1 + 13 * place % 40) for place in range(16))
+    )
+    yield workload(2048, (0, 1000, 60), (0, 900, 3), (5, 2048, 2), (5, 100, 20), (6, 1500, 9))
     # A stream of small ones that a big one has to get past.
-    yield workload(4, (0, 1, 2), (1, 4, 1), *((step, 1, 2) for step in range(1, 46)))
-    yield workload(8, (0, 2, 3), (1, 8, 2), *((step, 3, 2) for step in range(1, 46)))
+    yield workload(4, (0, 1, 2), (1, 4, 1), *((step, 1, 2) for step in range(1, 80)))
+    yield workload(8, (0, 2, 3), (1, 8, 2), *((step, 3, 2) for step in range(1, 80)))
 
 
 def scaled(workload: Workload, capacity: int) -> Workload:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,7 +14,6 @@ from tokenyard.cli.numbers import WHOLE_NUMBER, WHOLE_NUMBER_OR_NONE
 from tokenyard.core.rules import Rules, RulesError
 
 if TYPE_CHECKING:
-    from tokenyard.check.contract import Reading
     from tokenyard.check.workload import Workload
 
 SCHEDULER = Group("A scheduler", sort_key=2)
@@ -40,11 +40,12 @@ def check(
         scheduler.py, or scheduler.py:Name where it holds several; or a schedule log (.jsonl,
         .jsonl.zst); or a recording of vLLM (.json, .json.zst).
     rules
-        textbook, vllm, or a file (.toml, .json) with fields of the rules, to be kept in full. Without
-        it a scheduler may read the open questions as it likes, and a log is held to its own rules.
+        textbook, vllm, or a file (.toml, .json) with fields of the rules, to be kept in full.
+        Without it a scheduler may read the open questions as it likes, and a log is held to its
+        own rules.
     against
-        reference: compare each decision with tokenyard's scheduler under the same rules, and show the
-        first step that differs.
+        reference: compare each decision with tokenyard's scheduler under the same rules, and show
+        the first step that differs.
     json
         Print the result as JSON.
     examples
@@ -71,9 +72,15 @@ def check(
             file, name, pinned, against is not None, json, examples, seed, capacity,
             replay, save_case, save_test, target,
         )  # fmt: skip
-    for flag, given in (("--replay", replay), ("--save-case", save_case), ("--save-test", save_test)):
+    for flag, given in (
+        ("--replay", replay),
+        ("--save-case", save_case),
+        ("--save-test", save_test),
+    ):
         if given is not None:
-            raise UsageError(f"{flag} is for schedulers (files that end in .py), and {file} is none")
+            raise UsageError(
+                f"{flag} is for schedulers (files that end in .py), and {file} is none"
+            )
     return _check_log(file, pinned, against is not None, json)
 
 
@@ -134,14 +141,11 @@ def _json_rules(path: Path) -> dict[str, Any]:
 
 
 def _check_log(file: Path, pinned: _Pinned | None, compare: bool, json: bool) -> int:
-    from tokenyard.check.logs import LogReport, check_path
+    from tokenyard.check.logs import check_path
     from tokenyard.check.show import log_dict, print_log_report
 
-    report: LogReport | None = None
     chosen = pinned.as_recorded() if pinned else None
-    for report in check_path(file, rules=chosen, against_reference=compare):
-        pass
-    assert report is not None
+    (report,) = deque(check_path(file, rules=chosen, against_reference=compare), maxlen=1)
     if json:
         _print_json(log_dict(report))
     else:
@@ -187,16 +191,15 @@ def _check_scheduler(
             result = Result(_not_imported(loaded), 0, reading)
         else:
             with Progress("workloads", examples) as bar:
-                search = Search(
-                    process, reading, examples, seed, capacity, lambda: bar.advance(1)
-                )
+                search = Search(process, reading, examples, seed, capacity, lambda: bar.advance(1))
                 result = search.replay(workload) if workload else search.run()
         if process.printed:
             result.notes.append(
                 f"its code printed {process.printed:,} lines, which were kept out of the way"
             )
         name = loaded.get("name") or name
-    again = _again(target, result.finding and result.finding.workload, pinned, compare)
+    shown = result.finding.workload if result.finding else None
+    again = _again(target, shown, pinned, compare)
     if result.finding is not None and result.finding.workload.requests:
         if save_case:
             _save_case(save_case, result.finding.workload)
@@ -235,9 +238,7 @@ def _workload(replay: str) -> Workload:
         raise CaseError(f"{path}: {error}") from error
 
 
-def _again(
-    target: str, workload: Workload | None, pinned: _Pinned | None, compare: bool
-) -> str:
+def _again(target: str, workload: Workload | None, pinned: _Pinned | None, compare: bool) -> str:
     import shlex
 
     parts = ["tokenyard", "check", target]
@@ -269,8 +270,12 @@ def _save_test(
     more, imports = "", ""
     if pinned:
         imports = "from tokenyard.core import Rules\n"
-        rules = {key: value for key, value in pinned.base.items() if key != "max_num_batched_tokens"}
-        more += f"\n        rules=lambda capacity: Rules(max_num_batched_tokens=capacity, **{rules}),"
+        rules = {
+            key: value for key, value in pinned.base.items() if key != "max_num_batched_tokens"
+        }
+        more += (
+            f"\n        rules=lambda capacity: Rules(max_num_batched_tokens=capacity, **{rules}),"
+        )
     if compare:
         more += "\n        against_reference=True,"
     words = finding.invariant.replace("-", "_")

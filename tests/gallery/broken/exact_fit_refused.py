@@ -1,0 +1,41 @@
+"""Strictly less instead of at most: a prompt as large as the capacity never runs."""
+
+from collections import deque
+
+FAULT = "every-request-finishes"
+
+
+class Scheduler:
+    def __init__(self, capacity):
+        self.capacity = capacity
+        self.waiting = deque()
+        self.running = []
+
+    def add_request(self, request_id, prompt_tokens, output_tokens):
+        if prompt_tokens > self.capacity:
+            raise ValueError(f"prompt of {prompt_tokens} is more than {self.capacity}")
+        self.waiting.append([request_id, prompt_tokens, output_tokens])
+
+    def has_work(self):
+        return bool(self.waiting or self.running)
+
+    def step(self):
+        budget = self.capacity - len(self.running)
+        decoded = list(self.running)
+        admitted = []
+        while self.waiting and self.waiting[0][1] < budget:
+            request = self.waiting.popleft()
+            budget -= request[1]
+            admitted.append(request)
+        finished = []
+        for request in decoded:
+            request[2] -= 1
+            if request[2] == 0:
+                finished.append(request)
+                self.running.remove(request)
+        self.running.extend(admitted)
+        return {
+            "decode": [request[0] for request in decoded],
+            "prefill": [request[0] for request in admitted],
+            "finished": [request[0] for request in finished],
+        }

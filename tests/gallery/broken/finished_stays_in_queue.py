@@ -1,0 +1,40 @@
+"""Who has finished is passed over, but stays in the list: memory grows for ever."""
+
+from collections import deque
+
+FAULT = "finished-leaves-queues"
+
+
+class Scheduler:
+    def __init__(self, capacity):
+        self.capacity = capacity
+        self.waiting = deque()
+        self.running = []
+
+    def add_request(self, request_id, prompt_tokens, output_tokens):
+        if prompt_tokens > self.capacity:
+            raise ValueError(f"prompt of {prompt_tokens} is more than {self.capacity}")
+        self.waiting.append([request_id, prompt_tokens, output_tokens])
+
+    def has_work(self):
+        return bool(self.waiting or any(request[2] for request in self.running))
+
+    def step(self):
+        decoded = [request for request in self.running if request[2]]
+        budget = self.capacity - len(decoded)
+        admitted = []
+        while self.waiting and self.waiting[0][1] <= budget:
+            request = self.waiting.popleft()
+            budget -= request[1]
+            admitted.append(request)
+        finished = []
+        for request in decoded:
+            request[2] -= 1
+            if request[2] == 0:
+                finished.append(request)
+        self.running.extend(admitted)
+        return {
+            "decode": [request[0] for request in decoded],
+            "prefill": [request[0] for request in admitted],
+            "finished": [request[0] for request in finished],
+        }

@@ -1,0 +1,39 @@
+"""A prompt that no step can hold is accepted: the engine stalls (vllm-metal PR 200)."""
+
+from collections import deque
+
+FAULT = "nobody-waits-for-ever"
+
+
+class Scheduler:
+    def __init__(self, capacity):
+        self.capacity = capacity
+        self.waiting = deque()
+        self.running = []
+
+    def add_request(self, request_id, prompt_tokens, output_tokens):
+        self.waiting.append([request_id, prompt_tokens, output_tokens])
+
+    def has_work(self):
+        return bool(self.waiting or self.running)
+
+    def step(self):
+        budget = self.capacity - len(self.running)
+        decoded = list(self.running)
+        admitted = []
+        while self.waiting and self.waiting[0][1] <= budget:
+            request = self.waiting.popleft()
+            budget -= request[1]
+            admitted.append(request)
+        finished = []
+        for request in decoded:
+            request[2] -= 1
+            if request[2] == 0:
+                finished.append(request)
+                self.running.remove(request)
+        self.running.extend(admitted)
+        return {
+            "decode": [request[0] for request in decoded],
+            "prefill": [request[0] for request in admitted],
+            "finished": [request[0] for request in finished],
+        }

@@ -1,0 +1,41 @@
+"""The ring is turned by one more than its length: the first in line becomes the last."""
+
+from collections import deque
+
+FAULT = "first-come-first-served"
+
+
+class Scheduler:
+    def __init__(self, capacity):
+        self.capacity = capacity
+        self.ring = deque()
+
+    def add_request(self, request_id, prompt_tokens, output_tokens):
+        if prompt_tokens > self.capacity:
+            raise ValueError("too long")
+        self.ring.append((request_id, prompt_tokens, output_tokens))
+
+    def step(self):
+        decode, prefill, finished = [], [], []
+        left = self.capacity - sum(1 for entry in self.ring if entry[1] == 0)
+        blocked = False
+        for _ in range(len(self.ring)):
+            name, prompt, output = self.ring.popleft()
+            if prompt == 0:
+                decode.append(name)
+                output -= 1
+            elif not blocked and prompt <= left:
+                left -= prompt
+                prefill.append(name)
+                prompt = 0
+            else:
+                blocked = True
+            if output:
+                self.ring.append((name, prompt, output))
+            else:
+                finished.append(name)
+        self.ring.rotate(-1)
+        return {"decode": decode, "prefill": prefill, "finished": finished}
+
+    def has_work(self):
+        return len(self.ring) > 0
