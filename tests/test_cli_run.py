@@ -227,6 +227,20 @@ def test_the_same_command_twice_gives_the_same_bytes(engine: str, log: str, tmp_
     assert said[0] == said[1]
 
 
+@pytest.mark.parametrize("name", ["example", "azure_conv.csv"])
+def test_every_request_finishes_and_the_schedule_breaks_no_invariant(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, requests = ROOT / "examples" / "requests.csv", 300
+    if name != "example":
+        log, requests = request.getfixturevalue("shared_data") / name, 19_366
+    flags = ["--preset", "vllm", "--model", "llama-3.1-8b", "--gpu", "h100"]
+    schedule = tmp_path / "schedule.jsonl.zst"
+    summary = result(capsys, str(log), *flags, "--log", str(schedule))["summary"]
+    assert (summary["arrived"], summary["finished"]) == (requests, requests)
+    assert main(["check", str(schedule)]) == 0
+
+
 # ---------------------------------------------------------------------- bad input
 
 
@@ -306,6 +320,12 @@ def test_a_file_cut_in_the_middle_of_a_row_loses_that_row_alone(tmp_path: Path) 
         (["LOG", "--requests", "out.txt"], ["out.txt", ".parquet"]),
         (["LOG", "--requests", "absent/out.parquet"], ["absent/out.parquet", "No such file"]),
         (["LOG", "--requests", "dir.parquet"], ["dir.parquet", "Is a directory"]),
+        (["LOG", "--requests", "requests.csv"], ["--requests requests.csv", "overwrite LOG"]),
+        (["LOG", "--log", "./dir.parquet/../requests.csv"], ["--log dir.parquet", "overwrite LOG"]),
+        (
+            ["LOG", "--log", "x.csv", "--requests", "x.csv"],
+            ["--requests x.csv", "overwrite --log x.csv"],
+        ),
         (["LOG", "--log", "absent/s.jsonl"], ["absent/s.jsonl", "No such file"]),
         (["LOG", "--log", "."], ["Is a directory"]),
         (["LOG", "--log", "/dev/full"], ["/dev/full", "No space left"]),
@@ -343,6 +363,13 @@ def test_a_full_stdout_is_told(log: str) -> None:
         )
     assert done.returncode == 2
     assert done.stderr == "tokenyard: stdout: No space left on device\n"
+
+
+def test_a_terminal_that_knows_ascii_alone_gets_the_result(log: str) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = tokenyard("run", log, *TEXTBOOK, "--steps", env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "5 finished" in done.stdout
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(log: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -42,6 +43,9 @@ app.command("tokenyard.cli.synth:synth", name="synth", help="Write a synthetic r
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code. What is wrong with a person's input is one
     message on stderr; a fault of ours keeps its traceback."""
+    for stream in (sys.stdout, sys.stderr):  # a name, or a sign of ours, that it cannot encode
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     if "" not in sys.path:  # a policy named as module:Class may lie in the current directory
         sys.path.insert(0, "")
     try:

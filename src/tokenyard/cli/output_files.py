@@ -5,9 +5,23 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from tokenyard.cli.exit_codes import UsageError
+
+
+def different_files(read: Mapping[str, Path | None], written: Mapping[str, Path | None]) -> None:
+    """Raises `UsageError` if a file that is written is one that is read, or written twice. Each is
+    named by the argument that it came with."""
+    known: dict[Path, str] = {}
+    for name, path in (*read.items(), *written.items()):
+        if path is None or (path.exists() and not path.is_file()):
+            continue
+        if name in written and path.resolve() in known:
+            raise UsageError(f"{name} {path} would overwrite {known[path.resolve()]}")
+        known[path.resolve()] = f"{name} {path}"
 
 
 @contextmanager

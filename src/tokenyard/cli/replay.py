@@ -41,7 +41,7 @@ def choose_engine(
     """
     if asked == "reference":
         return "reference", "step by step, as asked"
-    why_not = _why_not_fast()
+    why_not = _why_not_fast(rules, workload)
     if why_not is None and every_step:
         why_not = "--log and --steps want every step"
     if why_not is None:
@@ -51,7 +51,7 @@ def choose_engine(
     return "reference", f"step by step, since the compiled engine cannot: {why_not}"
 
 
-def _why_not_fast() -> str | None:
+def _why_not_fast(_rules: Rules, _workload: Workload) -> str | None:
     return "there is none in this version"
 
 

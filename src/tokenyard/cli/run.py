@@ -10,6 +10,7 @@ from cyclopts import Group, Parameter
 
 from tokenyard.cli.exit_codes import INTERRUPTED, OK, UsageError
 from tokenyard.cli.numbers import WHOLE_NUMBER, WHOLE_NUMBER_OR_NONE
+from tokenyard.cli.output_files import different_files
 from tokenyard.cli.rule_flags import (
     RULES,
     Preset,
@@ -114,6 +115,10 @@ def run(
     """
     if output.json and (output.steps or str(output.log) == "-"):
         raise UsageError("--json has stdout for itself: leave --steps and --log=- out")
+    different_files(
+        read={"LOG": trace, "--rules": rules},
+        written={"--log": output.log, "--requests": output.requests},
+    )
     changes = rule_changes(rules, rule_flags)
     chosen = make_rules(preset, changes)
 
