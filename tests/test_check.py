@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 
 from tokenyard.check import assert_conforms, workloads
+from tokenyard.check.contract import MOST_SKIPS, OF_THE_CODE, PROMISES
 from tokenyard.check.process import Process, SchedulerFileError
 from tokenyard.check.workload import (
     CaseError,
@@ -369,3 +370,10 @@ def test_checking_loads_nothing_heavy() -> None:
     command = [sys.executable, "-c", textwrap.dedent(program), str(EXAMPLE)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_page_names_every_promise() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "check.md").read_text()
+    for name in (*PROMISES, *OF_THE_CODE):
+        assert f"| `{name}` |" in page
+    assert f"in more than {MOST_SKIPS} steps" in page

@@ -54,6 +54,7 @@ class Adapter:
         self.scheduler = scheduler
         self.known: dict[Any, str] = {}
         self._prompts: dict[str, int] = {}
+        self._gone: dict[str, None] = {}  # who was rejected before
         self._loop: Any = None
         for name in ("has_work", "has_requests", "has_unfinished_requests", "is_finished"):
             if hasattr(scheduler, name):
@@ -93,6 +94,18 @@ class Adapter:
             raise Rejected(str(error)) from error
         if answer is False:
             raise Rejected("add_request returned False")
+        if asked.id in self._refused():
+            raise Rejected("it is in rejected")
+
+    def _refused(self) -> list[str]:
+        """Ids that are new in an attribute `rejected`, where there is one."""
+        try:
+            entries = list(getattr(self.scheduler, "rejected", ()))
+        except TypeError:
+            return []  # a number, or a method
+        new = dict.fromkeys(id for id in map(self._queued, entries) if id not in self._gone)
+        self._gone.update(dict.fromkeys(id for id in new if id is not None))
+        return [id for id in new if id is not None]
 
     def step(self) -> dict[str, Any]:
         """What ran in a step: lists `decode`, `finished`, `rejected` of ids, `prefill` of [id,
@@ -105,7 +118,10 @@ class Adapter:
             "decode": [self._id("decode", one) for one in _each("decode", parts["decode"])],
             "prefill": [self._prefill(one) for one in entries],
             "finished": [self._id("finished", one) for one in _each("finished", parts["finished"])],
-            "rejected": [self._id("rejected", one) for one in _each("rejected", parts["rejected"])],
+            "rejected": [
+                *(self._id("rejected", one) for one in _each("rejected", parts["rejected"])),
+                *self._refused(),
+            ],
         }
 
     def _part(self, result: Any, field: str) -> Any:
@@ -303,6 +319,7 @@ class Seq:
 def config(capacity: int) -> SimpleNamespace:
     """The fields that configurations of these engines have; only the token budget is tight."""
     return SimpleNamespace(
+        capacity=capacity,
         max_num_batched_tokens=capacity,
         max_num_scheduled_tokens=capacity,
         max_num_seqs=1024,
@@ -368,7 +385,6 @@ class VllmShape(Adapter):
         super().__init__(scheduler)
         self._seqs: dict[str, Seq] = {}
         self._done: dict[str, int] = {}
-        self._gone: set[str] = set()
 
     def add(self, asked: Asked) -> None:
         self.known[asked.id] = asked.id
@@ -410,7 +426,7 @@ class VllmShape(Adapter):
         for request in self._seqs.values():
             if request.is_finished and request.id not in {*self._gone, *ran["finished"]}:
                 ran["finished"].append(request.id)
-        self._gone.update(ran["finished"])
+        self._gone.update(dict.fromkeys(ran["finished"]))
         return ran
 
 

@@ -332,8 +332,8 @@ def judge(trace: Sequence[Event], workload: Workload, reading: Reading) -> Findi
                 ran = any(id == other for step in steps for other, _ in step.prefill)
                 never = "is never run again" if ran else "is never run"
                 return finding("every-request-finishes", f"{id!r} {never}; {text}", id)
-            if place + 1 < len(trace) and not trace[place + 1]["added"]:
-                continue  # one more step may be needed to notice; what it runs, is found below
+            if place + 1 < len(trace):
+                continue  # it may notice in the next step; what that runs is judged as any other
             return finding("has-work-is-true", "has_work() is True, and everybody has finished")
         if queued := _queues(event.get("queues") or {}, judge.replay, done_before):
             return finding(*queued)
@@ -387,31 +387,41 @@ def _step(event: Event, asked: Mapping[str, Asked], replay: Replay) -> Step:
 def _lasting(
     found: Finding, rest: Sequence[Event], workload: Workload, reading: Reading
 ) -> Finding:
-    """Whoever is left waiting and never runs at all is not left waiting, but lost."""
+    """What is seen of the breach in the steps after it may name it better: whoever is left waiting
+    and never runs is not left waiting, but lost; and if a later one runs first, order is broken."""
     id = found.request
     if found.invariant == "first-come-first-served":
         id = found.message.split("'")[1]
     elif found.invariant not in ("work-conserving", "nobody-waits-for-ever", "decodes-go-first"):
         return found
-    if reading.rules is not None or id is None:
-        return found
     prompt = next((one.prompt_tokens for one in workload.requests if one.id == id), 0)
-    runs_later = any(
-        id == other
-        for event in rest
-        for other in (*event.get("decode", ()), *(one[0] for one in event.get("prefill", ())))
-    )
-    if runs_later or prompt > workload.capacity:
+    if reading.rules is not None or not 0 < prompt <= workload.capacity:
         return found
-    ran = any(id == other for step in found.steps for other, _ in step.prefill)
-    message = f"{id!r} {'is never run again' if ran else 'is never run'}; {found.message}"
+    begun = {other for step in found.steps for other, _ in step.prefill}
+    run_later = [_ran(event) for event in rest]
+    name = "every-request-finishes"
+    if not any(id in ran for ran in run_later):
+        message = f"{id!r} {'is never run again' if id in begun else 'is never run'}"
+    elif found.invariant == "work-conserving" and id not in begun:
+        came = [one.id for one in workload.requests]
+        later = set(came[came.index(str(id)) + 1 :]) - begun
+        first = next(ran for ran in run_later if id in ran or later & ran)
+        if id in first:
+            return found
+        name, message = "first-come-first-served", f"{min(later & first)!r} is run before {id!r}"
+    else:
+        return found
     return replace(
         found,
-        invariant="every-request-finishes",
-        sentence=sentence("every-request-finishes"),
-        message=message,
+        invariant=name,
+        sentence=sentence(name),
+        message=f"{message}; {found.message}",
         request=id,
     )
+
+
+def _ran(event: Event) -> set[str]:
+    return {*event.get("decode", ()), *(id for id, _ in event.get("prefill", ()))}
 
 
 def _queues(

@@ -33,6 +33,19 @@ SENTENCES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A step, and how many requests there were."""
+
+    step: Step
+    decoding: int
+    """In DECODE when the step was planned."""
+    waiting: int
+    """After the step."""
+    running: int
+    """After the step."""
+
+
 @dataclass
 class LogReport:
     """What came of checking a schedule."""
@@ -48,7 +61,7 @@ class LogReport:
     """The first of them."""
     counts: Counter[str] = field(default_factory=Counter)
     """How many there are, by invariant."""
-    context: list[Step] = field(default_factory=list)
+    context: list[Row] = field(default_factory=list)
     """The steps up to the first violation."""
     expected: Step | None = None
     """Our step, where the first difference is."""
@@ -82,12 +95,11 @@ def check_path(
 def _check_log(header: Header, steps: Iterable[Step], report: LogReport) -> Iterator[LogReport]:
     checker = Checker(report.rules)
     comparison = Comparison(report.rules, header.output_token) if report.compared else None
-    recent: deque[Step] = deque(maxlen=CONTEXT)
+    recent: deque[Row] = deque(maxlen=CONTEXT)
     for number, step in enumerate(steps):
-        recent.append(step)
         report.steps += step.repeat
         report.requests += len(step.arrived)
-        violations = checker.feed(step)
+        violations = _feed(checker, step, recent)
         for single in expand(step) if comparison else ():
             assert comparison is not None
             if difference := comparison.feed(single):
@@ -107,13 +119,12 @@ def _check_log(header: Header, steps: Iterable[Step], report: LogReport) -> Iter
 def _check_recording(recording: Recording, report: LogReport) -> Iterator[LogReport]:
     checker = Checker(report.rules)
     comparison: Comparison | None = Comparison(report.rules, OUTPUT_TOKEN, ordered=ORDERED)
-    recent: deque[Step] = deque(maxlen=CONTEXT)
+    recent: deque[Row] = deque(maxlen=CONTEXT)
     for step, recorded, wrong in steps_of(recording):
-        recent.append(step)
         report.steps += 1
         report.requests += len(step.arrived)
         violations = [Violation(AS_RECORDED, step.step, None, message) for message in wrong]
-        violations += checker.feed(step)
+        violations += _feed(checker, step, recent)
         if comparison:
             difference = comparison.feed(step)
             planned = comparison.shadow.planned_free_blocks
@@ -132,7 +143,15 @@ def _check_recording(recording: Recording, report: LogReport) -> Iterator[LogRep
     yield report
 
 
-def _note(report: LogReport, violations: list[Violation], recent: Iterable[Step]) -> None:
+def _feed(checker: Checker, step: Step, recent: deque[Row]) -> list[Violation]:
+    replay = checker.replay
+    decoding = replay.decoding
+    violations = checker.feed(step)
+    recent.append(Row(step, decoding, len(replay.waiting), len(replay.running)))
+    return violations
+
+
+def _note(report: LogReport, violations: list[Violation], recent: Iterable[Row]) -> None:
     if violations and not report.counts:
         report.context = list(recent)
     for violation in violations:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import msgspec
 
 from tokenyard.core import Rules, RulesError
 from tokenyard.core.rules import RULE_NAMES
-from tokenyard.engine.log import Arrival, LogError, Step
+from tokenyard.engine.log import ZSTD_MAGIC, Arrival, LogError, Step
 from tokenyard.engine.ticks import TICKS_PER_SECOND
 
 OUTPUT_TOKEN = 7
@@ -64,25 +64,34 @@ class Recording(msgspec.Struct):
 def read_recording(path: Path) -> Recording | None:
     """The recording in a file, or None if it holds something else. Raises `OSError`, and `LogError`
     for a recording with a field that cannot be."""
-    data = path.read_bytes()
-    if data.startswith(b"\x28\xb5\x2f\xfd"):
-        import zstandard
-
-        head = zstandard.ZstdDecompressor().stream_reader(data)
-        first = head.read(256)
-        if not _is_recording(first):
-            return None
-        data = first + head.read()
-    elif not _is_recording(data[:256]):
+    if str(path) == "-":
         return None
+    with path.open("rb") as file:
+        if file.read(4) == ZSTD_MAGIC:
+            import zstandard
+
+            file.seek(0)
+            content = cast("IO[bytes]", zstandard.ZstdDecompressor().stream_reader(file))
+        else:
+            file.seek(0)
+            content = file
+        head = _start(content)
+        if b'{"config"' not in head:
+            return None
+        try:
+            return msgspec.json.decode(head + content.read(), type=Recording)
+        except msgspec.DecodeError as error:
+            raise LogError(f"{path}: not a recording of vLLM: {error}") from error
+
+
+def _start(content: IO[bytes]) -> bytes:
+    """The first bytes, or none where they cannot be decompressed: whoever reads logs says so."""
+    import zstandard
+
     try:
-        return msgspec.json.decode(data, type=Recording)
-    except msgspec.DecodeError as error:
-        raise LogError(f"{path}: not a recording of vLLM: {error}") from error
-
-
-def _is_recording(head: bytes) -> bool:
-    return b'"config"' in head.split(b"\n{")[0] and b'"format"' not in head
+        return content.read(64)
+    except zstandard.ZstdError:
+        return b""
 
 
 def rules_of(recording: Recording) -> Rules:

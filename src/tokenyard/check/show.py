@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -55,10 +55,6 @@ def table_of(
     steps: Iterable[Step], rules: Rules, wrong: int | None, invariant: str, id: str | None
 ) -> Table:
     """The steps, the cell marked in which `invariant` is broken at step `wrong`."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     replay, rows = Replay(rules), []
     for step in steps:
         decoding = [live.id for live in replay.running.values() if live.id not in replay.prefilling]
@@ -68,8 +64,6 @@ def table_of(
             decode = [one for one in decoding if one not in step.preempted]
         used = len(decode) + sum(tokens for _, tokens in step.prefill)
         budget = rules.max_num_batched_tokens
-        out = [one for one, _ in step.finished] + [f"{one} rejected" for one, _ in step.rejected]
-        out += [f"{one} aborted" for one in step.aborted]
         rows.append(
             {
                 "step": str(step.step),
@@ -79,8 +73,8 @@ def table_of(
                 "decode": _cell(decode),
                 "prefill": _cell(f"{one} {tokens}" for one, tokens in step.prefill),
                 "preempted": _cell(step.preempted),
-                "used": f"{used}" if budget is None else f"{used} of {budget}",
-                "finished": _cell(out),
+                "used": f"{used}" if budget is None else f"{used}\u00a0of\u00a0{budget}",
+                "finished": _cell(_out(step)),
                 "WAITING": _cell(live.id for live in replay.waiting),
                 "DECODE": _cell(
                     f"{live.id} {replay.output(live)}/{live.max_tokens}"
@@ -89,21 +83,46 @@ def table_of(
                 ),
             }
         )
+    marked = _column(invariant, rows[-1], id) if rows and wrong is not None else ""
+    return _table(rows, marked, numeric=("step", "used"))
+
+
+def _table(rows: list[dict[str, str]], marked: str, numeric: Collection[str]) -> Table:
+    """Rows, the cell `marked` of the last one marked; columns that may be empty are left out."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    columns = [name for name in rows[0] if name != "preempted" or any(r[name] for r in rows)]
+    optional = ("preempted", "free")
+    columns = [name for name in rows[0] if name not in optional or any(r[name] for r in rows)]
     for name in columns:
-        table.add_column(name, justify="right" if name in ("step", "used") else "left")
-    marked = _column(invariant, rows[-1] if rows else {}, id)
+        table.add_column(
+            name,
+            justify="right" if name in numeric else "left",
+            no_wrap=name in numeric,
+            min_width=len(name),
+            overflow="fold",
+        )
     if len(rows) > MOST_ROWS:
         table.caption = f"{len(rows) - MOST_ROWS} earlier steps are not shown"
     for row in rows[-MOST_ROWS:]:
-        here = wrong is not None and row["step"] == str(wrong)
         cells = [
-            Text(MARK + row[name], style="bold red") if here and name == marked else Text(row[name])
+            Text(MARK + row[name], style="bold red")
+            if row is rows[-1] and name == marked
+            else Text(row[name])
             for name in columns
         ]
         table.add_row(*cells)
     return table
+
+
+def _out(step: Step) -> list[str]:
+    return [
+        *(id for id, _ in step.finished),
+        *(f"{id} rejected" for id, _ in step.rejected),
+        *(f"{id} aborted" for id in step.aborted),
+    ]
 
 
 def _column(invariant: str, row: dict[str, str], id: str | None) -> str:
@@ -283,14 +302,37 @@ def print_log_report(report: LogReport, console: Console) -> None:
         console.print(f"  … and {total - len(report.violations):,} more", highlight=False)
     if report.context:
         console.print()
-        console.print(
-            f"The steps up to the first, step {first.step} (WAITING is of these steps alone):"
-        )
-        table = table_of(report.context, report.rules, first.step, first.invariant, first.request)
-        console.print(table, highlight=False)
+        console.print(_log_table(report), highlight=False)
     if report.expected is not None:
         console.print()
         console.print(Text("tokenyard in that step: " + _decisions(report.expected)))
+
+
+def _log_table(report: LogReport) -> Table:
+    """The steps up to the first violation; who decodes and waits is a number, as there are many."""
+    budget = report.rules.max_num_batched_tokens
+    rows = []
+    for row in report.context:
+        step = row.step
+        decoded = row.decoding if step.decode is None else len(step.decode)
+        used = decoded + sum(tokens for _, tokens in step.prefill)
+        rows.append(
+            {
+                "step": f"{step.step}" + (f" × {step.repeat}" if step.repeat > 1 else ""),
+                "arrived": _cell(f"{one.id} {one.prompt_tokens}" for one in step.arrived),
+                "decode": f"all {decoded}" if step.decode is None else _cell(step.decode),
+                "prefill": _cell(f"{id} {tokens}" for id, tokens in step.prefill),
+                "preempted": _cell(step.preempted),
+                "used": f"{used}" if budget is None else f"{used}\u00a0of\u00a0{budget}",
+                "finished": _cell(_out(step)),
+                "free": "" if step.free_blocks is None else str(step.free_blocks),
+                "WAITING": str(row.waiting),
+                "running": str(row.running),
+            }
+        )
+    first = report.violations[0]
+    marked = _column(first.invariant, rows[-1], first.request)
+    return _table(rows, marked, numeric=("step", "used", "free", "WAITING", "running"))
 
 
 def sentence_of(name: str) -> str:

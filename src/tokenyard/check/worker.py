@@ -94,11 +94,14 @@ def _bound_memory(bytes: int) -> None:
 def _import(path: Path) -> Any:
     sys.path.insert(0, str(path.parent))
     sys.argv = [str(path)]
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = path.stem
+    if name in sys.stdlib_module_names:
+        name = f"{name}_"  # queue.py is not to take the place of queue
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ShapeError("it is no Python file; expected a name that ends in .py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
 
