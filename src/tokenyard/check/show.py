@@ -73,7 +73,7 @@ def table_of(
                 "decode": _cell(decode),
                 "prefill": _cell(f"{one} {tokens}" for one, tokens in step.prefill),
                 "preempted": _cell(step.preempted),
-                "used": f"{used}" if budget is None else f"{used}\u00a0of\u00a0{budget}",
+                "used": f"{used}" if budget is None else f"{used} of {budget}",
                 "finished": _cell(_out(step)),
                 "WAITING": _cell(live.id for live in replay.waiting),
                 "DECODE": _cell(
@@ -222,12 +222,11 @@ def read_as(result: Result) -> str:
 
 def print_result(result: Result, name: str, again: str, console: Console) -> None:
     """The result of a search."""
+    from rich.text import Text
+
     if result.finding is None:
-        console.print(
-            f"[bold green]✓[/] {name}: no broken promise in {result.examples:,} workloads "
-            f"({read_as(result)})",
-            highlight=False,
-        )
+        text = f"{name}: no broken promise in {result.examples:,} workloads ({read_as(result)})"
+        console.print(Text.assemble(("✓ ", "bold green"), text), highlight=False)
     else:
         rules = result.reading.rules_of(result.finding.workload.capacity)
         for part in finding_parts(result.finding, rules, again):
@@ -323,7 +322,7 @@ def _log_table(report: LogReport) -> Table:
                 "decode": f"all {decoded}" if step.decode is None else _cell(step.decode),
                 "prefill": _cell(f"{id} {tokens}" for id, tokens in step.prefill),
                 "preempted": _cell(step.preempted),
-                "used": f"{used}" if budget is None else f"{used}\u00a0of\u00a0{budget}",
+                "used": f"{used}" if budget is None else f"{used} of {budget}",
                 "finished": _cell(_out(step)),
                 "free": "" if step.free_blocks is None else str(step.free_blocks),
                 "WAITING": str(row.waiting),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,13 +12,31 @@ from cyclopts import Group, Parameter
 
 from tokenyard.cli.exit_codes import FINDING, OK, UsageError
 from tokenyard.cli.numbers import WHOLE_NUMBER, WHOLE_NUMBER_OR_NONE
+from tokenyard.cli.output_files import different_files, replacing
 from tokenyard.core.rules import Rules, RulesError
 
 if TYPE_CHECKING:
     from tokenyard.check.workload import Workload
 
-SCHEDULER = Group("A scheduler", sort_key=2)
 SWITCH = Parameter(negative="", show_default=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trying:
+    """What is tried on a scheduler, and what is kept of a finding."""
+
+    examples: Annotated[int, WHOLE_NUMBER] = 300
+    """How many workloads are tried."""
+    seed: Annotated[int, WHOLE_NUMBER] = 0
+    """Seed of the workloads."""
+    capacity: Annotated[int | None, WHOLE_NUMBER_OR_NONE] = None
+    """Try workloads of this capacity only."""
+    replay: str | None = None
+    """Try one workload only: case.json, or its text, such as '4 A@0:3+1 B@1:2+5'."""
+    save_case: Path | None = None
+    """Write the workload of a finding: case.json."""
+    save_test: Path | None = None
+    """Write a finding as a pytest test: test_scheduler.py."""
 
 
 def check(
@@ -27,12 +46,9 @@ def check(
     rules: str | None = None,
     against: Literal["reference"] | None = None,
     json: Annotated[bool, SWITCH] = False,
-    examples: Annotated[int, WHOLE_NUMBER, Parameter(group=SCHEDULER)] = 300,
-    seed: Annotated[int, WHOLE_NUMBER, Parameter(group=SCHEDULER)] = 0,
-    capacity: Annotated[int | None, WHOLE_NUMBER_OR_NONE, Parameter(group=SCHEDULER)] = None,
-    replay: Annotated[str | None, Parameter(group=SCHEDULER)] = None,
-    save_case: Annotated[Path | None, Parameter(group=SCHEDULER)] = None,
-    save_test: Annotated[Path | None, Parameter(group=SCHEDULER)] = None,
+    trying: Annotated[
+        Trying, Parameter(name="*", group=Group("A scheduler", sort_key=2))
+    ] = Trying(),
 ) -> int:
     """Parameters
     ----------
@@ -48,38 +64,16 @@ def check(
         the first step that differs.
     json
         Print the result as JSON.
-    examples
-        How many workloads are tried.
-    seed
-        Seed of the workloads.
-    capacity
-        Try workloads of this capacity only.
-    replay
-        Try one workload only: case.json, or its text, such as '4 A@0:3+1 B@1:2+5'.
-    save_case
-        Write the workload of a finding: case.json.
-    save_test
-        Write a finding as a pytest test: test_scheduler.py.
     """
     pinned = _rules(rules) if rules else None
     file, name = _target(target)
     if file.suffix == ".py":
-        if examples < 1:
-            raise UsageError(f"--examples must be 1 or more (got {examples})")
-        if capacity is not None and capacity < 1:
-            raise UsageError(f"--capacity must be 1 or more (got {capacity})")
-        return _check_scheduler(
-            file, name, pinned, against is not None, json, examples, seed, capacity,
-            replay, save_case, save_test, target,
-        )  # fmt: skip
-    for flag, given in (
-        ("--replay", replay),
-        ("--save-case", save_case),
-        ("--save-test", save_test),
-    ):
-        if given is not None:
+        return _check_scheduler(target, file, name, pinned, against is not None, json, trying)
+    for flag, given in vars(trying).items():
+        if given != getattr(Trying(), flag):
             raise UsageError(
-                f"{flag} is for schedulers (files that end in .py), and {file} is none"
+                f"--{flag.replace('_', '-')} is for schedulers (files that end in .py), and {file} "
+                "is none"
             )
     return _check_log(file, pinned, against is not None, json)
 
@@ -94,15 +88,17 @@ def _target(target: str) -> tuple[Path, str | None]:
 class _Pinned:
     """Rules that somebody named, and how to say them again."""
 
-    def __init__(self, name: str, base: dict[str, Any], fixed: int | None) -> None:
-        self.name, self.base, self.capacity = name, base, fixed
+    def __init__(self, name: str, changes: dict[str, Any], file: Path | None = None) -> None:
+        self.name, self.file = name, file
+        self.base = asdict(Rules(**changes))
+        self.capacity: int | None = changes.get("max_num_batched_tokens") if file else None
 
     def __call__(self, capacity: int) -> Rules:
         return Rules(**(self.base | {"max_num_batched_tokens": capacity}))
 
     def as_recorded(self) -> Rules:
         """For a log, which has no workload to take the capacity from."""
-        if self.capacity is None and self.name in ("textbook", "vllm"):
+        if self.file is None:
             raise UsageError(
                 f"--rules {self.name} leaves the budget of a step open, and a log has one: name a "
                 "file with max_num_batched_tokens, or leave --rules out to use the log's own"
@@ -111,12 +107,10 @@ class _Pinned:
 
 
 def _rules(name: str) -> _Pinned:
-    from dataclasses import asdict
-
     if name == "textbook":
-        return _Pinned(name, asdict(Rules.textbook(1)), None)
+        return _Pinned(name, asdict(Rules.textbook(None)))
     if name == "vllm":
-        return _Pinned(name, asdict(Rules.vllm(max_num_seqs=None)), None)
+        return _Pinned(name, {"max_num_seqs": None})
     path = Path(name)
     if not path.is_file():
         raise UsageError(f"--rules must be textbook, vllm or a file; there is no file {name}")
@@ -126,7 +120,7 @@ def _rules(name: str) -> _Pinned:
         from tokenyard.cli.rule_flags import read_rules
 
         changes = read_rules(path)
-    return _Pinned(name, asdict(Rules(**changes)), changes.get("max_num_batched_tokens"))
+    return _Pinned(name, changes, path)
 
 
 def _json_rules(path: Path) -> dict[str, Any]:
@@ -156,19 +150,21 @@ def _check_log(file: Path, pinned: _Pinned | None, compare: bool, json: bool) ->
 
 
 def _check_scheduler(
+    target: str,
     file: Path,
     name: str | None,
     pinned: _Pinned | None,
     compare: bool,
     json: bool,
-    examples: int,
-    seed: int,
-    capacity: int | None,
-    replay: str | None,
-    save_case: Path | None,
-    save_test: Path | None,
-    target: str,
+    trying: Trying,
 ) -> int:
+    for flag, number in (("--examples", trying.examples), ("--capacity", trying.capacity)):
+        if number is not None and number < 1:
+            raise UsageError(f"{flag} must be 1 or more (got {number})")
+    different_files(
+        read={"FILE": file, "--rules": pinned.file if pinned else None},
+        written={"--save-case": trying.save_case, "--save-test": trying.save_test},
+    )
     from tokenyard.check.process import Process
 
     with Process(file, name, rules=pinned.base if pinned else None) as process:
@@ -178,8 +174,8 @@ def _check_scheduler(
         from tokenyard.check.show import print_result, result_dict
         from tokenyard.cli.progress import Progress
 
-        workload = _workload(replay) if replay is not None else None
-        capacity = capacity or (pinned.capacity if pinned else None)
+        workload = _workload(trying.replay) if trying.replay is not None else None
+        capacity = trying.capacity or (pinned.capacity if pinned else None)
         loaded = process.loaded
         rules: Callable[[int], Rules] | None = pinned
         if loaded.get("shape") == "tokenyard" and rules is None:
@@ -190,8 +186,15 @@ def _check_scheduler(
         if "error" in loaded:
             result = Result(_not_imported(loaded), 0, reading)
         else:
-            with Progress("workloads", examples) as bar:
-                search = Search(process, reading, examples, seed, capacity, lambda: bar.advance(1))
+            with Progress("workloads", trying.examples) as bar:
+                search = Search(
+                    process,
+                    reading,
+                    trying.examples,
+                    trying.seed,
+                    capacity,
+                    on_example=lambda: bar.advance(1),
+                )
                 result = search.replay(workload) if workload else search.run()
         if process.printed:
             result.notes.append(
@@ -201,10 +204,10 @@ def _check_scheduler(
     shown = result.finding.workload if result.finding else None
     again = _again(target, shown, pinned, compare)
     if result.finding is not None and result.finding.workload.requests:
-        if save_case:
-            _save_case(save_case, result.finding.workload)
-        if save_test:
-            _save_test(save_test, file, str(name), result, pinned, compare)
+        if trying.save_case:
+            _save_case(trying.save_case, result.finding.workload)
+        if trying.save_test:
+            _save_test(trying.save_test, file, str(name), result, pinned, compare)
     if json:
         _print_json({"scheduler": target} | result_dict(result, again))
     else:
@@ -254,8 +257,6 @@ def _again(target: str, workload: Workload | None, pinned: _Pinned | None, compa
 def _save_case(path: Path, workload: Workload) -> None:
     import msgspec
 
-    from tokenyard.cli.output_files import replacing
-
     with replacing(path) as file:
         text = msgspec.json.format(msgspec.json.encode(workload.to_dict()), indent=2)
         file.write_bytes(text + b"\n")
@@ -264,8 +265,6 @@ def _save_case(path: Path, workload: Workload) -> None:
 def _save_test(
     path: Path, file: Path, name: str, result: Any, pinned: _Pinned | None, compare: bool
 ) -> None:
-    from tokenyard.cli.output_files import replacing
-
     finding = result.finding
     more, imports = "", ""
     if pinned:
