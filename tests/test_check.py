@@ -136,6 +136,7 @@ def test_what_it_prints_or_reads_disturbs_nothing(
     [
         ("while True: pass", "answers-in-time"),
         ("while True:\n    try: pass\n    except: pass", "answers-in-time"),
+        ("import time; time.sleep(1000)", "answers-in-time"),
         ("import os; os._exit(0)", "process-lives"),
         ("import sys; sys.exit(3)", "process-lives"),
         ("import os; os.kill(os.getpid(), 9)", "process-lives"),
@@ -263,6 +264,13 @@ def test_the_example_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert (code, out["ok"], out["finding"]) == (0, True, None)
     assert out["examples"] >= 300
     assert main(["check", str(EXAMPLE), "--against", "reference", "--examples", "40"]) == 0
+
+
+def test_the_command_leaves_nothing_behind(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tokenyard", "check", str(EXAMPLE), "--examples", "60"]
+    done = subprocess.run(command, capture_output=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_same_seed_gives_the_same_bytes(

@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenyard.check.adapters import Adapter, maker, shape_of
 from tokenyard.check.contract import Reading
-from tokenyard.check.drive import Event, drive, drive_in_turn
+from tokenyard.check.drive import Event, Limits, drive, drive_in_turn
 from tokenyard.check.process import STEP_S
 from tokenyard.check.search import Search
 from tokenyard.check.workload import Workload, parse_workload, workload_of
@@ -17,16 +17,16 @@ from tokenyard.core import Rules
 class InProcess:
     """Runs workloads in this process: nothing bounds memory, and nothing is fresh but instances."""
 
-    def __init__(self, make: Callable[[int], Adapter], limit_s: float = STEP_S) -> None:
-        self._make, self._limit_s = make, limit_s
+    def __init__(self, make: Callable[[int], Adapter]) -> None:
+        self._make, self._limits = make, Limits(STEP_S)
 
     def run(self, workload: Workload) -> list[Event]:
         """What each step did."""
-        return list(drive(self._make, workload, self._limit_s))
+        return list(drive(self._make, workload, self._limits))
 
     def run_in_turn(self, workload: Workload) -> list[list[Event]]:
         """Traces alone, alone again, and by two instances in turn."""
-        return drive_in_turn(self._make, workload, self._limit_s)
+        return drive_in_turn(self._make, workload, self._limits)
 
     def fresh(self) -> None:
         """Nothing: it is this process."""

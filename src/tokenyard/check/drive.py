@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -32,39 +33,52 @@ AFTER_THE_END = 3
 """Steps that a scheduler is asked for when has_work() is false and somebody has not finished."""
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds that one call may take. `wall_s` also ends what waits; a test suite may have a timer
+    of its own there, so it is for a process that is ours."""
+
+    cpu_s: float
+    wall_s: float | None = None
+
+    def __str__(self) -> str:
+        wall = f", or {self.wall_s:g} s on the clock" if self.wall_s else ""
+        return f"{self.cpu_s:g} s of CPU time{wall}"
+
+
 class TooLongError(BaseException):
     """A call did not return in time. No Exception, so that few handlers catch it."""
 
 
-def drive(make: Callable[[int], Adapter], workload: Workload, limit_s: float) -> Iterator[Event]:
+def drive(make: Callable[[int], Adapter], workload: Workload, limits: Limits) -> Iterator[Event]:
     """The steps of one fresh instance, until everybody has finished and nobody more comes.
 
-    `limit_s`: seconds of CPU that one call may take. What it raises is in the last event. Somebody
+    What it raises is in the last event. Somebody
     who never ends is left after as many steps as there are tokens, and some.
     """
     event: Event = {"t": 0, "added": []}
     try:
-        yield from _steps(make, workload, limit_s, event)
+        yield from _steps(make, workload, limits, event)
     except Exception as error:
         yield event | _error(error)
     except TooLongError:
-        yield event | {"error": "time", "message": f"no answer within {limit_s:g} s of CPU time"}
+        yield event | {"error": "time", "message": f"no answer within {limits}"}
     except (SystemExit, KeyboardInterrupt) as error:
         message = f"it raised {type(error).__name__}, which ends the whole process"
         yield event | {"error": "exit", "message": message, "traceback": own_lines(error)}
 
 
 def drive_in_turn(
-    make: Callable[[int], Adapter], workload: Workload, limit_s: float
+    make: Callable[[int], Adapter], workload: Workload, limits: Limits
 ) -> list[list[Event]]:
     """Four runs of one workload: alone; alone again; and by two instances step by step in turn.
     The first alone, if it fails."""
-    one = list(drive(make, workload, limit_s))
+    one = list(drive(make, workload, limits))
     if one and "error" in one[-1]:
         return [one]
-    again = list(drive(make, workload, limit_s))
+    again = list(drive(make, workload, limits))
     traces: tuple[list[Event], list[Event]] = ([], [])
-    runs = drive(make, workload, limit_s), drive(make, workload, limit_s)
+    runs = drive(make, workload, limits), drive(make, workload, limits)
     traces[0].extend(itertools.islice(runs[0], 1))  # a step ahead: in step they could be as one
     for events in itertools.zip_longest(*runs):
         for trace, event in zip(traces, events, strict=True):
@@ -74,11 +88,11 @@ def drive_in_turn(
 
 
 def _steps(
-    make: Callable[[int], Adapter], workload: Workload, limit_s: float, event: Event
+    make: Callable[[int], Adapter], workload: Workload, limits: Limits, event: Event
 ) -> Iterator[Event]:
     """The events; `event` is the one at work, so that whoever catches an error has it."""
     event["where"] = "__init__"
-    with limited(limit_s):
+    with limited(limits):
         adapter = make(workload.capacity)
     upcoming = list(workload.requests)
     live: set[str] = set()
@@ -90,7 +104,7 @@ def _steps(
         while upcoming and upcoming[0].arrival <= t:
             asked = upcoming.pop(0)
             event["where"] = "add_request"
-            with limited(limit_s):
+            with limited(limits):
                 reason = _add(adapter, asked, workload.capacity)
             event["added"].append([asked.id, reason])
             if reason is None:
@@ -107,15 +121,15 @@ def _steps(
             idle = 0
         if live or not event["added"]:
             event["where"] = "step"
-            with limited(limit_s):
+            with limited(limits):
                 event.update(adapter.step())
             most -= 1
         if adapter.has_work is not None:
             event["where"] = "has_work"
-            with limited(limit_s):
+            with limited(limits):
                 event["has_work"] = adapter.has_work()
         event["where"] = "queues"
-        with limited(limit_s):
+        with limited(limits):
             event["queues"] = adapter.queues()
         live.difference_update(event.get("finished", ()), event.get("rejected", ()))
         event_before = dict(event)
@@ -164,18 +178,24 @@ def own_lines(error: BaseException) -> list[str]:
 
 
 @contextmanager
-def limited(seconds: float) -> Iterator[None]:
-    """End what takes more CPU time than this, where signals can do it."""
+def limited(limits: Limits) -> Iterator[None]:
+    """End what takes longer, where signals can do it."""
     if not _can_limit():
         yield
         return
-    before = signal.signal(signal.SIGVTALRM, _too_long)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds, 0.1)  # again, in case that it was caught
+    timers = [(signal.ITIMER_VIRTUAL, signal.SIGVTALRM, limits.cpu_s)]
+    if limits.wall_s:
+        timers.append((signal.ITIMER_REAL, signal.SIGALRM, limits.wall_s))
+    before = [signal.signal(number, _too_long) for _, number, _ in timers]
+    for timer, _, seconds in timers:
+        signal.setitimer(timer, seconds, 0.1)  # again, in case that it was caught
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
+        for timer, _, _ in timers:
+            signal.setitimer(timer, 0)
+        for (_, number, _), handler in zip(timers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def _can_limit() -> bool:

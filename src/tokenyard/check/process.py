@@ -19,12 +19,14 @@ from tokenyard.check.drive import Event
 from tokenyard.check.workload import Workload
 
 WALL_S = 5.0
-"""Seconds that a run may stand still before its process is ended: what waits, uses no CPU."""
+"""Seconds that a run may stand still before its process is killed, if nothing else helps."""
 IMPORT_WALL_S = 60.0
 MEMORY = 1 << 30
 """Bytes of data that the process may have."""
 STEP_S = 0.5
 """Seconds of CPU that one call of the scheduler may take."""
+STEP_WALL_S = 2.0
+"""Seconds on the clock that it may take."""
 
 
 class SchedulerFileError(ValueError):
@@ -39,16 +41,15 @@ class Process:
         path: Path,
         name: str | None = None,
         *,
-        limit_s: float = STEP_S,
         memory: int = MEMORY,
         rules: Mapping[str, Any] | None = None,
     ) -> None:
         """Raises `SchedulerFileError` if the file is not there."""
         if not path.is_file():
             raise SchedulerFileError(f"{path}: there is no such file")
-        self.path, self.limit_s = path, limit_s
+        self.path = path
         self.printed = 0
-        self._argument = json.dumps([str(path.resolve()), name, memory, limit_s, rules])
+        self._argument = json.dumps([str(path.resolve()), name, memory, STEP_S, STEP_WALL_S, rules])
         self._process: subprocess.Popen[bytes] | None = None
         self._buffer = b""
         self._child = 0

@@ -57,6 +57,7 @@ class Search:
     """Fixes the capacity of every workload."""
     on_example: Callable[[], None] = lambda: None
     tried: int = 0
+    _traces: dict[Workload, list[Event]] = field(default_factory=dict)
 
     def run(self) -> Result:
         """The first finding, shrunk, or none."""
@@ -84,7 +85,8 @@ class Search:
 
     def _judged(self, workload: Workload) -> Finding | None:
         self.tried += 1
-        return judge(self.runner.run(workload), workload, self.reading)
+        trace = self._traces.pop(workload, None) or self.runner.run(workload)
+        return judge(trace, workload, self.reading)
 
     def _read(self) -> None:
         """See how this scheduler reads the open questions, where nobody pinned them."""
@@ -102,7 +104,8 @@ class Search:
         """When this scheduler gives the first token: what fits most of the single requests."""
         traces = []
         for one in map(self._scaled, ALONE):
-            traces.append((one, self.runner.run(one)))
+            self._traces[one] = self.runner.run(one)
+            traces.append((one, self._traces[one]))
             if "error" in traces[-1][1][-1]:
                 break  # it will be found; a second hang costs time
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tokenyard.check.adapters import Adapter, ShapeError, find, maker
-from tokenyard.check.drive import TooLongError, drive, drive_in_turn, limited, own_lines
+from tokenyard.check.drive import Limits, TooLongError, drive, drive_in_turn, limited, own_lines
 from tokenyard.check.workload import Asked, Workload
 
 IMPORT_CPU_S = 20.0
@@ -44,12 +44,13 @@ class _Counted(io.TextIOBase):
 
 def main() -> None:
     """Serve until standard input ends."""
-    path, name, memory, limit_s, rules = json.loads(sys.argv[1])
+    path, name, memory, cpu_s, wall_s, rules = json.loads(sys.argv[1])
+    limits = Limits(cpu_s, wall_s)
     asked, answers = _protocol()
     _bound_memory(memory)
     loaded: Any = None
     try:
-        with limited(IMPORT_CPU_S):
+        with limited(Limits(IMPORT_CPU_S)):
             thing, shape = find(_import(Path(path)), name)
         loaded = {"shape": shape, "name": getattr(thing, "__name__", name)}
     except ShapeError as error:
@@ -65,7 +66,7 @@ def main() -> None:
         loaded = {"error": "exit", "message": f"the import raised {type(error).__name__}"}
     _put(answers, {"loaded": loaded})
     if "shape" in loaded:
-        _serve_forked(asked, answers, maker(thing, shape, rules), limit_s)
+        _serve_forked(asked, answers, maker(thing, shape, rules), limits)
 
 
 def _protocol() -> tuple[int, IO[bytes]]:
@@ -116,14 +117,14 @@ FRESH, ENDED = 17, 18
 """What a child exits with: another one is wanted, or nothing more is asked."""
 
 
-def _serve_forked(asked: int, answers: IO[bytes], make: Maker, limit_s: float) -> None:
+def _serve_forked(asked: int, answers: IO[bytes], make: Maker, limits: Limits) -> None:
     """Serve in children, one after the other, until nothing more is asked."""
     code = FRESH
     while code != ENDED:
         child = os.fork()
         if child == 0:
             try:
-                code = _serve(asked, answers, make, limit_s)
+                code = _serve(asked, answers, make, limits)
             finally:
                 os._exit(code)
         _put(answers, {"pid": child})
@@ -131,7 +132,7 @@ def _serve_forked(asked: int, answers: IO[bytes], make: Maker, limit_s: float) -
         _put(answers, {"died": code})
 
 
-def _serve(asked: int, answers: IO[bytes], make: Maker, limit_s: float) -> int:
+def _serve(asked: int, answers: IO[bytes], make: Maker, limits: Limits) -> int:
     """Run what is asked for."""
 
     def seeded(capacity: int) -> Adapter:
@@ -147,9 +148,9 @@ def _serve(asked: int, answers: IO[bytes], make: Maker, limit_s: float) -> int:
             requests = tuple(Asked(*one) for one in ask["requests"])
             workload = Workload(ask["capacity"], requests)
             runs: Iterable[Any] = (
-                drive_in_turn(seeded, workload, limit_s)
+                drive_in_turn(seeded, workload, limits)
                 if ask["instances"] == 2
-                else drive(seeded, workload, limit_s)
+                else drive(seeded, workload, limits)
             )
             for run in runs:
                 _put(answers, run)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -186,7 +189,7 @@ def _check_scheduler(
         if "error" in loaded:
             result = Result(_not_imported(loaded), 0, reading)
         else:
-            with Progress("workloads", trying.examples) as bar:
+            with _no_traces(), Progress("workloads", trying.examples) as bar:
                 search = Search(
                     process,
                     reading,
@@ -215,6 +218,21 @@ def _check_scheduler(
 
         print_result(result, target, again, Console())
     return OK if result.finding is None else FINDING
+
+
+@contextmanager
+def _no_traces() -> Iterator[None]:
+    """Keep Hypothesis from leaving a folder where the command is called."""
+    name = "HYPOTHESIS_STORAGE_DIRECTORY"
+    if name in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[name] = folder
+        try:
+            yield
+        finally:
+            del os.environ[name]
 
 
 def _not_imported(loaded: dict[str, Any]) -> Any:
