@@ -1,1 +1,59 @@
-"""TODO"""
+"""The compiled engine: the same answer as the loop over `core`, at a cost per change of state.
+
+Importing this compiles nothing and loads no Numba; `replay` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tokenyard.core import Rules
+    from tokenyard.engine.step_time import StepTime
+    from tokenyard.metrics import RequestTable, RunSums
+    from tokenyard.workload import Workload
+
+__all__ = ["ReplayError", "replay", "unsupported"]
+
+LARGEST_BLOCK = 1 << 20
+"""Tokens in the largest block that the engine takes: it keeps a table of that size."""
+
+
+class ReplayError(ValueError):
+    """The run cannot be told in 64-bit ticks."""
+
+
+def unsupported(rules: Rules, workload: Workload) -> str | None:
+    """Why the compiled engine cannot run this, or None. If it cannot, the reference engine does."""
+    from tokenyard.core import POLICIES
+
+    if rules.policy not in POLICIES:
+        return f"policy {rules.policy} is a class of yours"
+    if rules.policy == "sjf" and workload.predicted_tokens is None:
+        return "policy sjf needs predicted_tokens, which the workload does not have"
+    if rules.head_of_line == "skip":
+        return "head_of_line is skip"
+    if rules.enable_prefix_caching:
+        return "enable_prefix_caching is on"
+    if rules.block_size > LARGEST_BLOCK:
+        return f"block_size {rules.block_size:,} is more than {LARGEST_BLOCK:,}"
+    return None
+
+
+def replay(
+    workload: Workload,
+    rules: Rules,
+    step_time: StepTime,
+    *,
+    go_on: Callable[[int], bool] | None = None,
+) -> tuple[RequestTable, RunSums]:
+    """Replay a workload under rules that are not `unsupported`.
+
+    `go_on` is called from time to time with the number of requests that have left; when it returns
+    False the run ends there, and the table holds those that have arrived. Raises `ReplayError` when
+    a run would pass 2^62 ticks (1.4 years).
+    """
+    from tokenyard.fast.arrays import replay_arrays
+
+    return replay_arrays(workload, rules, step_time, go_on)

@@ -1,0 +1,231 @@
+"""The compiled engine: a whole workload at once, with the same answer as the loop over `core`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tokenyard.core import Request, Rules, Scheduler
+from tokenyard.engine.step_time import StepTime
+from tokenyard.fast import ReplayError, kernel
+from tokenyard.metrics import Reason, RequestTable, RunSums
+from tokenyard.metrics.sums import Rejected
+from tokenyard.workload import Workload
+
+EVENTS = 2_000_000
+"""Changes of state between two looks at the outside: some tenths of a second."""
+
+
+def replay_arrays(
+    workload: Workload,
+    rules: Rules,
+    step_time: StepTime,
+    go_on: Callable[[int], bool] | None,
+) -> tuple[RequestTable, RunSums]:
+    """What `tokenyard.fast.replay` says."""
+    n = len(workload)
+    requests, rejected = _requests(workload, rules)
+    limits = _limits(rules, step_time)
+    lists = _lists(n, limits)
+    s = np.zeros(kernel.SCALARS, np.int64)
+    s[[kernel.HEAD, kernel.TAIL, kernel.START, kernel.END]] = -1
+    s[kernel.FREE] = s[kernel.LEAST_FREE] = rules.num_blocks or 0
+    while True:
+        status = kernel.advance(s, limits, requests, lists, EVENTS)
+        if status == kernel.DONE or (go_on and not go_on(int(s[kernel.LEFT]))):
+            break
+        if status == kernel.TOO_LONG:
+            raise ReplayError(
+                "the run goes beyond 2^62 ticks of 10 ps (1.4 years), or 2^30 steps: replay less of "
+                "the log at once (--skip, --limit)"
+            )
+        if status == kernel.GAPS_FULL:
+            more = np.empty(len(lists.gap), np.int64)
+            lists = lists._replace(
+                gap=np.concatenate([lists.gap, more]), gap_at=np.concatenate([lists.gap_at, more])
+            )
+    kernel.settle_all(s, limits, requests, lists)
+    return _table(workload, requests, int(s[kernel.NEXT])), _sums(s, rules, rejected)
+
+
+def _limits(rules: Rules, step_time: StepTime) -> kernel.Limits:
+    def bound(value: int | None) -> int:
+        return kernel.ENDLESS if value is None else value
+
+    return kernel.Limits(
+        budget=bound(rules.max_num_batched_tokens),
+        prefill_budget=bound(rules.prefill_token_budget),
+        shared=rules.prefill_token_budget is None,
+        seqs=bound(rules.max_num_seqs),
+        chunked=rules.enable_chunked_prefill,
+        threshold=bound(rules.long_prefill_token_threshold or None),
+        fcfs=rules.policy == "fcfs",
+        decode_first=rules.running_order == "decode_first",
+        memory=rules.num_blocks is not None,
+        reserve=rules.preemption == "none",
+        whole_prompt=rules.scheduler_reserve_full_isl,
+        block_size=rules.block_size,
+        unsampled=rules.unsampled,
+        fixed=step_time.fixed,
+        per_prefill_token=step_time.per_prefill_token,
+        per_attention_pair=step_time.per_attention_pair,
+        per_decode=step_time.per_decode,
+        per_kv_token=step_time.per_kv_token,
+    )
+
+
+def _requests(workload: Workload, rules: Rules) -> tuple[kernel.Requests, dict[str, Rejected]]:
+    n = len(workload)
+    prompt, output = _whole(workload.prompt_tokens), _whole(workload.output_tokens)
+    most = output if workload.max_tokens is None else _whole(workload.max_tokens)
+    rejected, why = _rejected(workload, rules, prompt, most)
+    rank, ranked = _ranks(workload, rules)
+    late_at, late = _deadlines(workload)
+    return kernel.Requests(
+        arrival=_whole(workload.arrival),
+        prompt=prompt,
+        length=output,
+        most=most,
+        rejected=rejected,
+        rank=rank,
+        ranked=ranked,
+        late_at=late_at,
+        late=late,
+        admitted=np.full(n, -1, np.int64),
+        first=np.full(n, -1, np.int64),
+        finished=np.full(n, -1, np.int64),
+        output=np.zeros(n, np.int32),
+        preemptions=np.zeros(n, np.int32),
+        recomputed=np.zeros(n, np.int64),
+        largest=np.full(n, -1, np.int64),
+        state=np.zeros(n, np.int8),
+        base=np.zeros(n, np.int64),
+        since=np.zeros(n, np.int64),
+        last=np.full(n, -1, np.int64),
+        lost=np.zeros(n, np.int32),
+        tokens=np.zeros(n, np.int32),
+        fresh=np.zeros(n, np.bool_),
+        before=np.full(n, -1, np.int32),
+        after=np.full(n, -1, np.int32),
+    ), why
+
+
+def _lists(n: int, limits: kernel.Limits) -> kernel.Lists:
+    """Empty lists, as long as they can get. Memory that is never written is never taken."""
+    running = min(limits.seqs, n)
+    return kernel.Lists(
+        ends=np.empty(2 * running + 64, np.int64),
+        queue=np.empty(n + 64, np.int64),
+        prefilling=np.empty(running + 1, np.int64),
+        fresh=np.empty(2 * running + 64, np.int64),
+        gap_at=np.empty(1 << 14, np.int64),
+        gap=np.empty(1 << 14, np.int64),
+        edge=np.zeros(limits.block_size, np.int64),
+    )
+
+
+def _whole(column: NDArray[Any]) -> NDArray[np.int64]:
+    return np.ascontiguousarray(column, np.int64)
+
+
+def _rejected(
+    workload: Workload, rules: Rules, prompt: NDArray[np.int64], most: NDArray[np.int64]
+) -> tuple[NDArray[np.bool_], dict[str, Rejected]]:
+    """Who could never run, and why by kind: what `Scheduler.why_never` says of each."""
+    never = np.zeros(len(workload), np.bool_)
+    kinds: list[NDArray[np.bool_]] = []
+    budget = None if rules.enable_chunked_prefill else rules.prompt_budget
+    if budget is not None:
+        kinds.append(prompt > budget)
+    if rules.num_blocks is not None:
+        kinds.append(prompt + most - rules.unsampled > rules.num_blocks * rules.block_size)
+        if budget is not None and rules.preemption == "recompute":
+            kinds.append(prompt + most - 1 > budget)
+    scheduler = Scheduler(rules)
+    sums = RunSums.of(rules)
+    found = []
+    for kind in kinds:
+        kind &= ~never
+        never |= kind
+        if kind.any():
+            place = int(kind.argmax())
+            why = scheduler.why_never(Request("r", int(prompt[place]), int(most[place])))
+            found.append((place, why or "", int(np.count_nonzero(kind))))
+    for _, why, count in sorted(found):
+        sums.reject(why)
+        list(sums.rejected.values())[-1].count = count
+    return never, sums.rejected
+
+
+def _ranks(workload: Workload, rules: Rules) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Every request's place in the policy's order, and who is at each place. Both empty for fcfs,
+    where a request's number is its place."""
+    n = len(workload)
+    if rules.policy == "fcfs":
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    if rules.policy == "priority":
+        key = np.zeros(n, np.int64) if workload.priority is None else _whole(workload.priority)
+    elif rules.policy == "sjf":
+        assert workload.predicted_tokens is not None  # `unsupported` has said so
+        key = _whole(workload.predicted_tokens)
+    else:
+        key = _whole(workload.output_tokens)
+    ranked = np.argsort(key, kind="stable")  # requests are in order of arrival: so are ties
+    rank = np.empty(n, np.int64)
+    rank[ranked] = np.arange(n)
+    return rank, ranked
+
+
+def _deadlines(workload: Workload) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """When clients give up, in order, and which request is meant."""
+    if workload.deadline is None:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    (who,) = np.nonzero(workload.deadline >= 0)
+    # One that lies beyond the end of time is never met.
+    room = np.iinfo(np.int64).max - workload.arrival[who]
+    at = workload.arrival[who] + np.minimum(workload.deadline[who], room)
+    order = np.argsort(at, kind="stable")
+    return at[order], who[order]
+
+
+def _table(workload: Workload, q: kernel.Requests, arrived: int) -> RequestTable:
+    state = q.state[:arrived]
+    reason = np.full(arrived, Reason.UNFINISHED, np.int8)
+    reason[state == kernel.FINISHED] = Reason.STOP
+    reason[(state == kernel.FINISHED) & (q.output[:arrived] == q.most[:arrived])] = Reason.LENGTH
+    reason[state == kernel.ABORTED] = Reason.ABORTED
+    reason[state == kernel.REJECTED] = Reason.REJECTED
+    priority = workload.priority
+    return RequestTable(
+        arrival=q.arrival[:arrived],
+        admitted=q.admitted[:arrived],
+        first_token=q.first[:arrived],
+        finished=q.finished[:arrived],
+        prompt_tokens=q.prompt[:arrived],
+        output_tokens=q.output[:arrived],
+        reason=reason,
+        preemptions=q.preemptions[:arrived],
+        recomputed_tokens=q.recomputed[:arrived],
+        cached_tokens=np.zeros(arrived, np.int64),
+        largest_itl=q.largest[:arrived],
+        priority=np.zeros(arrived, np.int32) if priority is None else priority[:arrived],
+        ids=None if workload.ids is None else workload.ids[:arrived],
+        rows=None if workload.rows is None else workload.rows[:arrived],
+    )
+
+
+def _sums(s: NDArray[np.int64], rules: Rules, rejected: dict[str, Rejected]) -> RunSums:
+    sums = RunSums.of(rules)
+    sums.steps = int(s[kernel.COUNTED])
+    sums.start, sums.end, sums.busy = (int(s[i]) for i in (kernel.START, kernel.END, kernel.BUSY))
+    sums.prefill_tokens = int(s[kernel.PREFILL_TOKENS])
+    sums.decode_tokens = int(s[kernel.DECODE_TOKENS])
+    sums.scheduled_requests = int(s[kernel.SCHEDULED])
+    sums.largest_batch = int(s[kernel.LARGEST])
+    if rules.num_blocks is not None and s[kernel.NEXT]:
+        sums.peak_blocks = rules.num_blocks - int(s[kernel.LEAST_FREE])
+    sums.rejected = rejected
+    return sums
