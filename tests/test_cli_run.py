@@ -18,7 +18,9 @@ import pytest
 from conftest import ROOT
 
 from tokenyard.cli import main
+from tokenyard.cli.progress import Progress
 from tokenyard.engine.log import read_log
+from tokenyard.fast import arrays
 
 HEADER = "id,arrival,prompt_tokens,output_tokens\n"
 LOG = HEADER + "A,0,3,3\nB,0,4,2\nC,1,7,1\nD,1,2,2\nE,2,9,1\nF,4,5,1\n"
@@ -439,6 +441,24 @@ def test_the_first_ctrl_c_shows_what_is_known_so_far(long_log: str, tmp_path: Pa
     _, steps = read_log(schedule)
     assert sum(step.repeat for step in steps) > 0
     assert pl.read_parquet(requests)["reason"].to_list().count("unfinished") >= 1
+
+
+def test_ctrl_c_ends_the_compiled_engine_too(
+    long_log: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reach = Progress.reach
+
+    def interrupt_then_reach(self: Progress, done: int) -> None:
+        signal.raise_signal(signal.SIGINT)
+        reach(self, done)
+
+    monkeypatch.setattr(Progress, "reach", interrupt_then_reach)
+    monkeypatch.setattr(arrays, "EVENTS", 1000)  # how often it asks
+    flags = ["--step-time", "unit", "--max-num-seqs", "1", "--engine", "fast", "--json"]
+    assert main(["run", long_log, *flags]) == 130
+    said = json.loads(capsys.readouterr().out)
+    assert said["interrupted"] is True
+    assert said["summary"]["finished"] < 20_000
 
 
 def test_the_second_ctrl_c_kills() -> None:

@@ -11,7 +11,7 @@ EVERY_S = 0.1
 
 
 class Progress:
-    """Counts what is done of `total`; costs a look at the clock for each `advance`."""
+    """Shows how many of `total` are done; costs a look at the clock each time."""
 
     def __init__(self, what: str, total: int) -> None:
         self._what, self._total = what, total
@@ -46,11 +46,13 @@ class Progress:
         if self._bar:
             self._bar.stop()
 
-    def advance(self, number: int) -> None:
+    def advance(self, number: int = 1) -> None:
         """So many more are done."""
-        if self._bar is None:
-            return
-        self._done += number
-        if (now := time.monotonic()) >= self._next_look:
+        self.reach(self._done + number)
+
+    def reach(self, done: int) -> None:
+        """So many are done in all."""
+        self._done = done
+        if self._bar is not None and (now := time.monotonic()) >= self._next_look:
             self._next_look = now + EVERY_S
-            self._bar.update(self._bar.task_ids[0], completed=self._done)
+            self._bar.update(self._bar.task_ids[0], completed=done)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from tokenyard import fast
 from tokenyard.cli.exit_codes import UsageError
 from tokenyard.cli.interrupt import FirstInterrupt
 from tokenyard.cli.progress import Progress
@@ -16,7 +18,7 @@ from tokenyard.core import Rules, Scheduler
 from tokenyard.engine.log import LogWriter, header_of
 from tokenyard.engine.loop import SimulatedExecutor, run
 from tokenyard.engine.step_time import StepTime
-from tokenyard.metrics import Collector, RequestTable, RunSums
+from tokenyard.metrics import Collector, Reason, RequestTable, RunSums
 from tokenyard.report.steps import StepTable
 from tokenyard.workload import Workload
 
@@ -41,7 +43,7 @@ def choose_engine(
     """
     if asked == "reference":
         return "reference", "step by step, as asked"
-    why_not = _why_not_fast(rules, workload)
+    why_not = fast.unsupported(rules, workload)
     if why_not is None and every_step:
         why_not = "--log and --steps want every step"
     if why_not is None:
@@ -49,10 +51,6 @@ def choose_engine(
     if asked == "fast":
         raise UsageError(f"--engine fast cannot run this: {why_not}")
     return "reference", f"step by step, since the compiled engine cannot: {why_not}"
-
-
-def _why_not_fast(_rules: Rules, _workload: Workload) -> str | None:
-    return "there is none in this version"
 
 
 def replay(
@@ -64,20 +62,30 @@ def replay(
     log: Path | None = None,
     steps: StepTable | None = None,
 ) -> Replayed:
-    """Run the workload. With the reference engine the first Ctrl-C ends it there; `log` and `steps`
-    are its alone."""
-    if engine == "fast":
-        raise UsageError("there is no compiled engine in this version")
-    return _replay_reference(workload, rules, step_time, log, steps)
+    """Run the workload until the end, or until the first Ctrl-C. `log` and `steps` are for the
+    reference engine alone."""
+    with Progress("requests", len(workload)) as bar, FirstInterrupt() as interrupt:
+
+        def go_on(done: int) -> bool:
+            bar.reach(done)
+            return not interrupt.noted
+
+        if engine == "fast":
+            table, sums = fast.replay(workload, rules, step_time, go_on=go_on)
+        else:
+            table, sums = _replay_reference(workload, rules, step_time, go_on, log, steps)
+    whole = len(table) == len(workload) and not (table.reason == Reason.UNFINISHED).any()
+    return Replayed(table, sums, interrupted=interrupt.noted and not whole)
 
 
 def _replay_reference(
     workload: Workload,
     rules: Rules,
     step_time: StepTime,
+    go_on: Callable[[int], bool],
     log: Path | None,
     steps: StepTable | None,
-) -> Replayed:
+) -> tuple[RequestTable, RunSums]:
     lengths = None
     if workload.max_tokens is not None:
         lengths = {
@@ -88,12 +96,10 @@ def _replay_reference(
             if output < most
         }
     collector = Collector(rules)
-    with ExitStack() as stack:
-        writer = stack.enter_context(LogWriter(log)) if log else None
+    done = 0
+    with LogWriter(log) if log else nullcontext() as writer:
         if writer:
             writer.write(header_of(rules, source=workload.source))
-        bar = stack.enter_context(Progress("requests", len(workload)))
-        interrupt = stack.enter_context(FirstInterrupt())
         for step in run(
             Scheduler(rules),
             workload.requests(predict=rules.policy == "sjf-oracle"),
@@ -106,7 +112,7 @@ def _replay_reference(
                 step = msgspec.structs.replace(step, waiting=None, running=None)
             if writer:
                 writer.write(step)
-            bar.advance(len(step.finished) + len(step.rejected) + len(step.aborted))
-            if interrupt.noted:
+            done += len(step.finished) + len(step.rejected) + len(step.aborted)
+            if not go_on(done):
                 break
-    return Replayed(collector.table(), collector.sums, interrupt.noted)
+    return collector.table(), collector.sums
