@@ -13,6 +13,7 @@ This runs beside the scheduler's own code, so it needs the standard library alon
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -26,6 +27,9 @@ FIELDS = ("decode", "prefill", "finished", "rejected")
 
 QUEUES = ("waiting", "pending", "prefill", "prefilling", "running", "active", "decode", "decoding")
 """Attributes that are taken for queues, if they hold requests."""
+
+CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+"""What can be looked at without changing it, as a generator cannot."""
 
 ID_NAMES = ("request_id", "id", "req_id", "rid", "seq_id", "uid")
 
@@ -49,14 +53,17 @@ class Adapter:
     """
 
     has_work: Callable[[], bool] | None = None
+    asks: tuple[str, ...] = ("has_work",)
+    """What has_work may be called."""
 
     def __init__(self, scheduler: Any) -> None:
         self.scheduler = scheduler
         self.known: dict[Any, str] = {}
         self._prompts: dict[str, int] = {}
         self._gone: dict[str, None] = {}  # who was rejected before
+        self._numbers = _wants_numbers(scheduler)
         self._loop: Any = None
-        for name in ("has_work", "has_requests", "has_unfinished_requests", "is_finished"):
+        for name in self.asks:
             if hasattr(scheduler, name):
                 self.has_work = self._asker(name, empty=name == "is_finished")
                 break
@@ -84,11 +91,12 @@ class Adapter:
 
     def add(self, asked: Asked) -> None:
         """Submit a request. Raises `Rejected`."""
-        self.known[asked.id] = asked.id
+        name: Any = len(self.known) if self._numbers else asked.id
+        self.known[name] = asked.id
         self._prompts[asked.id] = asked.prompt_tokens
         try:
             answer = self.result(
-                self.scheduler.add_request(asked.id, asked.prompt_tokens, asked.output_tokens)
+                self.scheduler.add_request(name, asked.prompt_tokens, asked.output_tokens)
             )
         except ValueError as error:
             raise Rejected(str(error)) from error
@@ -99,10 +107,9 @@ class Adapter:
 
     def _refused(self) -> list[str]:
         """Ids that are new in an attribute `rejected`, where there is one."""
-        try:
-            entries = list(getattr(self.scheduler, "rejected", ()))
-        except TypeError:
-            return []  # a number, or a method
+        entries = getattr(self.scheduler, "rejected", ())
+        if not isinstance(entries, CONTAINERS):
+            return []
         new = dict.fromkeys(id for id in map(self._queued, entries) if id not in self._gone)
         self._gone.update(dict.fromkeys(id for id in new if id is not None))
         return [id for id in new if id is not None]
@@ -180,13 +187,9 @@ class Adapter:
         shown = {}
         for name in QUEUES:
             queue = getattr(self.scheduler, name, None)
-            if queue is None or callable(queue) or isinstance(queue, (str, int, float)):
+            if not isinstance(queue, CONTAINERS):
                 continue
-            try:
-                entries = list(queue)
-            except Exception:
-                continue
-            found = [self._queued(entry) for entry in entries[:MOST_IDS]]
+            found = [self._queued(entry) for entry in list(queue)[:MOST_IDS]]
             if None not in found:
                 shown[name] = [id for id in found if id is not None]
         return shown
@@ -196,6 +199,15 @@ class Adapter:
         if isinstance(entry, (tuple, list)):
             return next((id for part in entry if (id := self.id_of(part)) is not None), None)
         return self.id_of(entry)
+
+
+def _wants_numbers(scheduler: Any) -> bool:
+    """Whether add_request says that ids are of type int."""
+    try:
+        parameters = inspect.signature(scheduler.add_request).parameters.values()
+    except (AttributeError, TypeError, ValueError):
+        return False
+    return bool(parameters) and next(iter(parameters)).annotation in (int, "int")
 
 
 def _each(field: str, value: Any) -> Iterable[Any]:
@@ -310,6 +322,10 @@ class Seq:
         """Blocks that its tokens fill, the last one partly."""
         return -(-self.num_tokens // self.block_size)
 
+    def block(self, place: int) -> list[int]:
+        """The tokens of one block."""
+        return self.token_ids[place * self.block_size : (place + 1) * self.block_size]
+
     @property
     def is_finished(self) -> bool:
         """Whether the scheduler has set its status so."""
@@ -341,6 +357,8 @@ def config(capacity: int) -> SimpleNamespace:
 
 class NanoShape(Adapter):
     """nano-vllm's: steps are either prefill or decode; every sequence of one gets a token."""
+
+    asks = ("is_finished",)
 
     def __init__(self, scheduler: Any) -> None:
         super().__init__(scheduler)
@@ -380,6 +398,8 @@ class VllmShape(Adapter):
     """vLLM's: `schedule()` says how many tokens of each request run; what they brought is told to
     `update_from_output(output, sampled)` or `update(output, sampled)`, where sampled is {id: token}
     with vLLM's names beside it. Who has finished is what that returns, or whose status says so."""
+
+    asks = ("has_requests", "has_unfinished_requests", "has_work")
 
     def __init__(self, scheduler: Any) -> None:
         super().__init__(scheduler)

@@ -60,6 +60,9 @@ def capacity(replay: Replay, now: Moment) -> Iterator[Breach]:
             f"{now.decoded} decodes and {now.prefilled} prefill tokens are "
             f"{now.decoded + now.prefilled}; the capacity is {replay.rules.max_num_batched_tokens}",
         )
+    elif replay.prefill_budget_left(now) < 0:
+        most = replay.rules.prefill_token_budget
+        yield None, f"{now.prefilled} prefill tokens; the capacity is {most}"
 
 
 PROMISES["finish-reason"] = INVARIANTS["finish-reason"]
@@ -68,7 +71,7 @@ PROMISES["finish-reason"] = INVARIANTS["finish-reason"]
 @promise("rejected-for-a-reason")
 def rejected(replay: Replay, now: Moment) -> Iterator[Breach]:
     """Only a request whose prompt is more than the capacity is rejected."""
-    capacity = replay.rules.max_num_batched_tokens or MAX_COUNT
+    capacity = replay.rules.prompt_budget or MAX_COUNT
     for live, reason, _ in now.rejected:
         if live.prompt_tokens <= capacity:
             yield (
@@ -96,7 +99,7 @@ def in_order(replay: Replay, now: Moment) -> Iterator[Breach]:
     admitted = sorted((c for c in now.chunks if c.admitted), key=lambda c: c.live.rank)
     if not admitted or not replay.waiting:
         return
-    capacity = replay.rules.max_num_batched_tokens or MAX_COUNT
+    capacity = replay.rules.prompt_budget or MAX_COUNT
     begun = now.decoded + sum(chunk.tokens for chunk in now.chunks if not chunk.admitted)
     for live in replay.waiting:
         later = next((chunk for chunk in admitted if chunk.live.rank > live.rank), None)
@@ -152,7 +155,7 @@ def for_ever(replay: Replay, now: Moment) -> Iterator[Breach]:
     """While somebody is in the system each step runs somebody; who can never run is told so."""
     if not replay.requests or now.decoded or now.chunks:
         return
-    capacity = replay.rules.max_num_batched_tokens or MAX_COUNT
+    capacity = replay.rules.prompt_budget or MAX_COUNT
     waiting = list(replay.waiting)
     if waiting and (first := waiting[0]).prompt_tokens > capacity:
         yield (
@@ -206,7 +209,8 @@ class Reading:
 
     first_token: FirstToken = "next_step"
     alternating: bool = False
-    """A step is either prefill or decode, as in nano-vllm."""
+    """As in nano-vllm: a step is either prefill, of the capacity at most, or decode, of everybody;
+    and no prompt is submitted that is larger, which its configuration rules out."""
     rules: Callable[[int], Rules] | None = None
     """Rules that somebody pinned, of a capacity: then every invariant holds in full."""
     reference: bool = False
@@ -217,7 +221,8 @@ class Reading:
         if self.rules is not None:
             return self.rules(capacity)
         return Rules.textbook(
-            capacity,
+            None if self.alternating else capacity,
+            prefill_token_budget=capacity if self.alternating else None,
             enable_chunked_prefill=True,  # whoever splits may, nobody must
             head_of_line="skip",  # and the same with passing
             max_skips=MAX_COUNT,

@@ -85,6 +85,7 @@ class Search:
 
     def _judged(self, workload: Workload) -> Finding | None:
         self.tried += 1
+        workload = self._fitted(workload)
         trace = self._traces.pop(workload, None) or self.runner.run(workload)
         return judge(trace, workload, self.reading)
 
@@ -114,6 +115,16 @@ class Search:
             return sum(judge(trace, one, reading) is None for one, trace in traces)
 
         return max(FIRST_TOKENS, key=kept)
+
+    def _fitted(self, workload: Workload) -> Workload:
+        """Without prompts that this shape is never given."""
+        if not self.reading.alternating:
+            return workload
+        requests = [
+            replace(one, prompt_tokens=min(one.prompt_tokens, workload.capacity))
+            for one in workload.requests
+        ]
+        return replace(workload, requests=tuple(requests))
 
     def _scaled(self, workload: Workload) -> Workload:
         return workload if self.capacity is None else scaled(workload, self.capacity)
