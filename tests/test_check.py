@@ -166,6 +166,21 @@ def test_whatever_it_does_is_a_finding_and_not_ours_to_die_of(
     assert out["finding"]["invariant"] == invariant, out["finding"]["message"]
 
 
+def test_what_takes_long_once_is_no_finding(
+    write: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = tmp_path / "steps"  # one byte for each, over all processes
+    slow_once = f"""import os
+            with open({str(steps)!r}, "a") as file: file.write("x")
+            while os.path.getsize({str(steps)!r}) == 100: pass
+            return {DICT}"""
+    code, _ = run_json(
+        capsys, str(write(GOOD.replace("return RESULT", slow_once))), "--examples", "40"
+    )
+    assert code == 0
+    assert steps.stat().st_size > 100
+
+
 def test_an_error_is_shown_at_its_line_in_their_file(
     write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -74,6 +74,16 @@ def test_the_textbook_ones_decide_as_the_reference_does(name: str) -> None:
         assert Search(process, reading, 80).run().finding is None
 
 
+def test_our_own_scheduler_keeps_every_invariant_with_memory_and_caching() -> None:
+    rules = {"max_num_seqs": 3, "num_blocks": 8, "block_size": 2, "enable_prefix_caching": True}
+
+    def of(capacity: int) -> Rules:
+        return Rules(max_num_batched_tokens=capacity, **rules)
+
+    with Process(GALLERY / "correct" / "own.py", rules=rules) as process:
+        assert Search(process, Reading(rules=of, reference=True), 80).run().finding is None
+
+
 def test_one_that_lets_others_pass_differs_from_the_reference_in_the_first_such_step() -> None:
     with Process(GALLERY / "correct" / "skip_with_age.py") as process:
         finding = Search(process, Reading(rules=Rules.textbook, reference=True), 80).run().finding

@@ -250,6 +250,7 @@ class OwnShape(Adapter):
         ran = {
             "decode": [request.id for request in batch.decode],
             "prefill": [[request.id, tokens] for request, tokens in batch.prefill],
+            "cached": [[request.id, tokens] for request, tokens in batch.cached],
             "preempted": [request.id for request in batch.preempted],
             "finished": [],
         }

@@ -384,6 +384,7 @@ def _step(event: Event, asked: Mapping[str, Asked], replay: Replay) -> Step:
             (id, tokens)
             for id, tokens in sorted(event.get("prefill", ()), key=lambda one: place(one[0]))
         ],
+        cached=[(id, tokens) for id, tokens in event.get("cached", ())],
         preempted=event.get("preempted", []),
         finished=[(id, "length") for id in event.get("finished", ())],
     )

@@ -57,6 +57,7 @@ class Search:
     """Fixes the capacity of every workload."""
     on_example: Callable[[], None] = lambda: None
     tried: int = 0
+    _hangs: bool = False
     _traces: dict[Workload, list[Event]] = field(default_factory=dict)
 
     def run(self) -> Result:
@@ -87,7 +88,12 @@ class Search:
         self.tried += 1
         workload = self._fitted(workload)
         trace = self._traces.pop(workload, None) or self.runner.run(workload)
-        return judge(trace, workload, self.reading)
+        found = judge(trace, workload, self.reading)
+        if found and found.invariant == "answers-in-time" and not self._hangs:
+            # On a busy machine anything can take long once.
+            found = judge(self.runner.run(workload), workload, self.reading)
+            self._hangs = found is not None
+        return found
 
     def _read(self) -> None:
         """See how this scheduler reads the open questions, where nobody pinned them."""
