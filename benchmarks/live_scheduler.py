@@ -1,10 +1,10 @@
-"""What a step of the live scheduler costs in steady decode, as a ratio to touching each request once.
+"""What a step of the live scheduler costs in steady decode, against touching each request once.
 
     python benchmarks/live_scheduler.py
 
-Prints a Markdown table. One step is `schedule()` and `commit()`; the floor is a bare Python loop that
-adds one to a field of each request. All are measured side by side, medians of several runs. Memory
-off, on (blocks of 16 tokens, plenty), and on with prefix caching.
+Prints a Markdown table. One step is `schedule()` and `commit()`; the floor is a bare Python loop
+that adds one to a field of each request. All are measured side by side, medians of several runs.
+Memory off, on (blocks of 16 tokens, plenty), and on with prefix caching.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def main() -> None:
                 floors.append(floor_s(scheduler.running))
                 steps.append(step_s(scheduler))
             floor, step = statistics.median(floors), statistics.median(steps)
-            print(f"| {size} | {kind} | {step * 1e6:.1f} | {floor * 1e6:.1f} | {step / floor:.2f} |")
+            print(
+                f"| {size} | {kind} | {step * 1e6:.1f} | {floor * 1e6:.1f} | {step / floor:.2f} |"
+            )
 
 
 if __name__ == "__main__":

@@ -81,8 +81,8 @@ def test_hits_equal_the_count(block_size: int) -> None:
 
 
 def test_scarce_memory_never_finds_more() -> None:
-    # 130 blocks of 16 are 2080 tokens. The third request grows to 1923, the fourth to 1549 beside it,
-    # of which 688 are shared at most: more than 2700 together.
+    # 130 blocks of 16 are 2080 tokens. The third request grows to 1923, the fourth beside it to
+    # 1549, of which 688 are shared at most: more than 2700 together.
     counted, preemptions = counted_hits(SMALL, num_blocks=130, max_num_batched_tokens=2048)
     assert preemptions > 0
     assert all(got <= most for got, most in zip(counted, expected_hits(SMALL, 16), strict=True))

@@ -18,6 +18,8 @@ from tokenyard.core.rules import FirstToken
 
 EXAMPLES = 300
 """Workloads that are tried by default."""
+SECONDS, SECONDS_PER_EXAMPLE = 30.0, 0.05
+"""A search that takes longer than this is ended: a slow scheduler is not tried for ever."""
 FIRST_TOKENS: tuple[FirstToken, ...] = ("next_step", "prefill")
 SHRINK_TRIES = 1000
 HANG_TRIES = 4
@@ -58,10 +60,12 @@ class Search:
     on_example: Callable[[], None] = lambda: None
     tried: int = 0
     _hangs: bool = False
+    _until: float = 0.0
     _traces: dict[Workload, list[Event]] = field(default_factory=dict)
 
     def run(self) -> Result:
         """The first finding, shrunk, or none."""
+        self._until = time.monotonic() + SECONDS + SECONDS_PER_EXAMPLE * self.examples
         found = self._sharing(SHARED)
         if found is None:
             self.runner.fresh()
@@ -80,7 +84,15 @@ class Search:
     def _result(self, found: Finding | None) -> Result:
         if found is not None:
             found.kind = kind_of(found)
-        return Result(found, self.tried, self.reading)
+        notes = []
+        if found is None and self._late():
+            notes.append(
+                f"ended early, after {self.tried} of {self.examples} workloads: it is slow"
+            )
+        return Result(found, self.tried, self.reading, notes)
+
+    def _late(self) -> bool:
+        return bool(self._until) and time.monotonic() > self._until
 
     # ------------------------------------------------------------------ looking
 
@@ -137,7 +149,7 @@ class Search:
 
     def _edges(self) -> Finding | None:
         for workload in edges(self.capacity):
-            if self.tried >= self.examples:
+            if self.tried >= self.examples or self._late():
                 break
             self.on_example()
             if found := self._judged(workload):
@@ -155,6 +167,8 @@ class Search:
 
         def breaks(workload: Workload) -> bool:
             if not best:
+                if self._late():
+                    return False
                 self.on_example()
             found = self._judged(workload)
             if found is not None:

@@ -110,7 +110,7 @@ def run(
 
 def arrival(request: Request) -> Arrival:
     """The request as the log tells of it."""
-    return Arrival(
+    told = Arrival(
         request.id,
         request.arrival,
         request.prompt_tokens,
@@ -119,11 +119,12 @@ def arrival(request: Request) -> Arrival:
         request.deadline,
         request.predicted_tokens,
         None if request.token_ids is None else tuple(request.token_ids),
-        None if request.hash_ids is None else tuple(request.hash_ids),
-        request.hash_block_size,
-        request.prefix_group,
-        request.prefix_tokens,
+        prefix_group=request.prefix_group,
+        prefix_tokens=request.prefix_tokens,
     )
+    if request.hash_ids is not None:
+        told.hash_ids, told.hash_block_size = tuple(request.hash_ids), request.hash_block_size
+    return told
 
 
 def _why(request: Request) -> str:

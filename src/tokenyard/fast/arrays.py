@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,28 +26,41 @@ def replay_arrays(
 ) -> tuple[RequestTable, RunSums]:
     """What `tokenyard.fast.replay` says."""
     n = len(workload)
-    requests, rejected = _requests(workload, rules)
     limits = _limits(rules, step_time)
-    lists = _lists(n, limits)
+    most = workload.output_tokens if workload.max_tokens is None else workload.max_tokens
+    never, why = _rejected(workload, rules, most)
+    w = np.full((kernel.WIDE, n), -1, np.int64)
+    h = np.zeros((kernel.HALF, n), np.int32)
+    w[kernel.RECOMPUTED] = 0
+    h[kernel.PROMPT], h[kernel.LENGTH] = workload.prompt_tokens, workload.output_tokens
+    h[kernel.MOST], h[kernel.RANK] = most, _ranks(workload, rules)
+    late_at, late = _deadlines(workload)
+    running = min(limits.seqs, n)  # memory of a list that is never written is never taken
+    ends, fresh = np.empty(2 * running + 64, np.int64), np.empty(2 * running + 64, np.int64)
+    prefilling, queue = np.empty(running + 1, np.int64), np.empty(n + 64, np.int64)
+    order = np.empty(running + 1, np.int64)
+    edge, gap = np.zeros(limits.block_size, np.int64), np.empty((2, 1 << 14), np.int64)
+    arrival = np.ascontiguousarray(workload.arrival, np.int64)
+
     s = np.zeros(kernel.SCALARS, np.int64)
     s[[kernel.HEAD, kernel.TAIL, kernel.START, kernel.END]] = -1
     s[kernel.FREE] = s[kernel.LEAST_FREE] = rules.num_blocks or 0
     while True:
-        status = kernel.advance(s, limits, requests, lists, EVENTS)
+        status = kernel.advance(
+            s, limits, w, h, arrival, never, late_at, late,
+            ends, queue, prefilling, fresh, gap, edge, order, EVENTS,
+        )  # fmt: skip
         if status == kernel.DONE or (go_on and not go_on(int(s[kernel.LEFT]))):
             break
         if status == kernel.TOO_LONG:
             raise ReplayError(
-                "the run goes beyond 2^62 ticks of 10 ps (1.4 years), or 2^30 steps: replay less of "
-                "the log at once (--skip, --limit)"
+                "the run goes beyond 2^62 ticks of 10 ps (1.4 years), or 2^30 steps: replay less "
+                "of the log at once (--skip, --limit)"
             )
         if status == kernel.GAPS_FULL:
-            more = np.empty(len(lists.gap), np.int64)
-            lists = lists._replace(
-                gap=np.concatenate([lists.gap, more]), gap_at=np.concatenate([lists.gap_at, more])
-            )
-    kernel.settle_all(s, limits, requests, lists)
-    return _table(workload, requests, int(s[kernel.NEXT])), _sums(s, rules, rejected)
+            gap = np.concatenate([gap, np.empty_like(gap)], axis=1)
+    kernel.settle_all(s, limits, w, h, gap)
+    return _table(workload, w, h, int(s[kernel.NEXT])), _sums(s, rules, why)
 
 
 def _limits(rules: Rules, step_time: StepTime) -> kernel.Limits:
@@ -66,6 +78,7 @@ def _limits(rules: Rules, step_time: StepTime) -> kernel.Limits:
         decode_first=rules.running_order == "decode_first",
         memory=rules.num_blocks is not None,
         reserve=rules.preemption == "none",
+        grows=rules.num_blocks is not None and rules.preemption == "recompute",
         whole_prompt=rules.scheduler_reserve_full_isl,
         block_size=rules.block_size,
         unsampled=rules.unsampled,
@@ -77,64 +90,11 @@ def _limits(rules: Rules, step_time: StepTime) -> kernel.Limits:
     )
 
 
-def _requests(workload: Workload, rules: Rules) -> tuple[kernel.Requests, dict[str, Rejected]]:
-    n = len(workload)
-    prompt, output = _whole(workload.prompt_tokens), _whole(workload.output_tokens)
-    most = output if workload.max_tokens is None else _whole(workload.max_tokens)
-    rejected, why = _rejected(workload, rules, prompt, most)
-    rank, ranked = _ranks(workload, rules)
-    late_at, late = _deadlines(workload)
-    return kernel.Requests(
-        arrival=_whole(workload.arrival),
-        prompt=prompt,
-        length=output,
-        most=most,
-        rejected=rejected,
-        rank=rank,
-        ranked=ranked,
-        late_at=late_at,
-        late=late,
-        admitted=np.full(n, -1, np.int64),
-        first=np.full(n, -1, np.int64),
-        finished=np.full(n, -1, np.int64),
-        output=np.zeros(n, np.int32),
-        preemptions=np.zeros(n, np.int32),
-        recomputed=np.zeros(n, np.int64),
-        largest=np.full(n, -1, np.int64),
-        state=np.zeros(n, np.int8),
-        base=np.zeros(n, np.int64),
-        since=np.zeros(n, np.int64),
-        last=np.full(n, -1, np.int64),
-        lost=np.zeros(n, np.int32),
-        tokens=np.zeros(n, np.int32),
-        fresh=np.zeros(n, np.bool_),
-        before=np.full(n, -1, np.int32),
-        after=np.full(n, -1, np.int32),
-    ), why
-
-
-def _lists(n: int, limits: kernel.Limits) -> kernel.Lists:
-    """Empty lists, as long as they can get. Memory that is never written is never taken."""
-    running = min(limits.seqs, n)
-    return kernel.Lists(
-        ends=np.empty(2 * running + 64, np.int64),
-        queue=np.empty(n + 64, np.int64),
-        prefilling=np.empty(running + 1, np.int64),
-        fresh=np.empty(2 * running + 64, np.int64),
-        gap_at=np.empty(1 << 14, np.int64),
-        gap=np.empty(1 << 14, np.int64),
-        edge=np.zeros(limits.block_size, np.int64),
-    )
-
-
-def _whole(column: NDArray[Any]) -> NDArray[np.int64]:
-    return np.ascontiguousarray(column, np.int64)
-
-
 def _rejected(
-    workload: Workload, rules: Rules, prompt: NDArray[np.int64], most: NDArray[np.int64]
+    workload: Workload, rules: Rules, most: NDArray[np.int64]
 ) -> tuple[NDArray[np.bool_], dict[str, Rejected]]:
     """Who could never run, and why by kind: what `Scheduler.why_never` says of each."""
+    prompt = workload.prompt_tokens
     never = np.zeros(len(workload), np.bool_)
     kinds: list[NDArray[np.bool_]] = []
     budget = None if rules.enable_chunked_prefill else rules.prompt_budget
@@ -160,23 +120,21 @@ def _rejected(
     return never, sums.rejected
 
 
-def _ranks(workload: Workload, rules: Rules) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Every request's place in the policy's order, and who is at each place. Both empty for fcfs,
-    where a request's number is its place."""
-    n = len(workload)
+def _ranks(workload: Workload, rules: Rules) -> NDArray[np.int64]:
+    """Every request's place in the policy's order."""
+    places = np.arange(len(workload))
     if rules.policy == "fcfs":
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    if rules.policy == "priority":
-        key = np.zeros(n, np.int64) if workload.priority is None else _whole(workload.priority)
-    elif rules.policy == "sjf":
-        assert workload.predicted_tokens is not None  # `unsupported` has said so
-        key = _whole(workload.predicted_tokens)
-    else:
-        key = _whole(workload.output_tokens)
-    ranked = np.argsort(key, kind="stable")  # requests are in order of arrival: so are ties
-    rank = np.empty(n, np.int64)
-    rank[ranked] = np.arange(n)
-    return rank, ranked
+        return places
+    key = {
+        "priority": workload.priority,
+        "sjf": workload.predicted_tokens,
+        "sjf-oracle": workload.output_tokens,
+    }[rules.policy]
+    if key is None:  # nobody has a priority
+        return places
+    rank = np.empty_like(places)
+    rank[np.argsort(key, kind="stable")] = places  # they are in order of arrival: so are ties
+    return rank
 
 
 def _deadlines(workload: Workload) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -191,26 +149,29 @@ def _deadlines(workload: Workload) -> tuple[NDArray[np.int64], NDArray[np.int64]
     return at[order], who[order]
 
 
-def _table(workload: Workload, q: kernel.Requests, arrived: int) -> RequestTable:
-    state = q.state[:arrived]
+def _table(
+    workload: Workload, w: NDArray[np.int64], h: NDArray[np.int32], arrived: int
+) -> RequestTable:
+    w, h = w[:, :arrived], h[:, :arrived]
+    state = h[kernel.STATE]
     reason = np.full(arrived, Reason.UNFINISHED, np.int8)
     reason[state == kernel.FINISHED] = Reason.STOP
-    reason[(state == kernel.FINISHED) & (q.output[:arrived] == q.most[:arrived])] = Reason.LENGTH
+    reason[(state == kernel.FINISHED) & (h[kernel.OUTPUT] == h[kernel.MOST])] = Reason.LENGTH
     reason[state == kernel.ABORTED] = Reason.ABORTED
     reason[state == kernel.REJECTED] = Reason.REJECTED
     priority = workload.priority
     return RequestTable(
-        arrival=q.arrival[:arrived],
-        admitted=q.admitted[:arrived],
-        first_token=q.first[:arrived],
-        finished=q.finished[:arrived],
-        prompt_tokens=q.prompt[:arrived],
-        output_tokens=q.output[:arrived],
+        arrival=workload.arrival[:arrived],
+        admitted=w[kernel.ADMITTED],
+        first_token=w[kernel.FIRST],
+        finished=w[kernel.FINISHED_AT],
+        prompt_tokens=h[kernel.PROMPT],
+        output_tokens=h[kernel.OUTPUT],
         reason=reason,
-        preemptions=q.preemptions[:arrived],
-        recomputed_tokens=q.recomputed[:arrived],
+        preemptions=h[kernel.PREEMPTIONS],
+        recomputed_tokens=w[kernel.RECOMPUTED],
         cached_tokens=np.zeros(arrived, np.int64),
-        largest_itl=q.largest[:arrived],
+        largest_itl=w[kernel.LARGEST_ITL],
         priority=np.zeros(arrived, np.int32) if priority is None else priority[:arrived],
         ids=None if workload.ids is None else workload.ids[:arrived],
         rows=None if workload.rows is None else workload.rows[:arrived],
