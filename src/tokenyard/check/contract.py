@@ -307,9 +307,7 @@ def judge(trace: Sequence[Event], workload: Workload, reading: Reading) -> Findi
             t = event.get("t", steps[-1].step + 1 if steps else 0)
             added = [asked[id] for id, _ in event.get("added", ())]
             steps.append(Step(t, t * TICKS_PER_SECOND, TICKS_PER_SECOND, _arrivals(added)))
-            found = finding(KINDS[event["error"]], _where(event) + event["message"])
-            found.traceback = event.get("traceback", [])
-            return found
+            return _failed(finding, event)
         step = _step(event, asked, judge.replay)
         steps.append(step)
         live.update(id for id, reason in event["added"] if reason is None)
@@ -326,20 +324,9 @@ def judge(trace: Sequence[Event], workload: Workload, reading: Reading) -> Findi
         live.difference_update(id for id, _ in step.finished)
         live.difference_update(event.get("rejected", ()))
         if "error" in event:
-            return finding(KINDS[event["error"]], _where(event) + event["message"])
-        if event.get("has_work") is not None and event["has_work"] is not bool(live):
-            if live:
-                id = min(live)
-                text = f"has_work() is False, and {', '.join(sorted(live))} not finished"
-                later = trace[place + 1 :]
-                if any(event.get("decode") or event.get("prefill") for event in later):
-                    return finding("has-work-is-true", text, id)
-                ran = any(id == other for step in steps for other, _ in step.prefill)
-                never = "is never run again" if ran else "is never run"
-                return finding("every-request-finishes", f"{id!r} {never}; {text}", id)
-            if place + 1 < len(trace):
-                continue  # it may notice in the next step; what that runs is judged as any other
-            return finding("has-work-is-true", "has_work() is True, and everybody has finished")
+            return _failed(finding, event)
+        if lie := _has_work(event, live, steps, trace[place + 1 :]):
+            return finding(*lie)
         if queued := _queues(event.get("queues") or {}, judge.replay, done_before):
             return finding(*queued)
         done_before.update(id for id, _ in step.finished)
@@ -349,9 +336,32 @@ def judge(trace: Sequence[Event], workload: Workload, reading: Reading) -> Findi
     return None
 
 
-def _where(event: Event) -> str:
-    where = event.get("where")
-    return f"{where}: " if where else ""
+def _failed(finding: Callable[[str, str], Finding], event: Event) -> Finding:
+    """A call that failed."""
+    where = f"{event['where']}: " if "where" in event else ""
+    found = finding(KINDS[event["error"]], where + event["message"])
+    found.traceback = event.get("traceback", [])
+    return found
+
+
+def _has_work(
+    event: Event, live: set[str], steps: Sequence[Step], later: Sequence[Event]
+) -> tuple[str, str, str | None] | None:
+    """What has_work() says wrong: that it lies, or that it is right, and somebody is lost."""
+    said = event.get("has_work")
+    if said is None or said is bool(live):
+        return None
+    if not live:
+        # It may notice in the next step; what that runs, is judged as any other.
+        text = "has_work() is True, and everybody has finished"
+        return None if later else ("has-work-is-true", text, None)
+    id = min(live)
+    text = f"has_work() is False, and {', '.join(sorted(live))} not finished"
+    if any(map(_ran, later)):
+        return "has-work-is-true", text, id
+    begun = any(id == other for step in steps for other, _ in step.prefill)
+    never = "is never run again" if begun else "is never run"
+    return "every-request-finishes", f"{id!r} {never}; {text}", id
 
 
 def _arrivals(added: Iterable[Asked]) -> list[Arrival]:
