@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import Asked
 
-from tokenyard.core import FinishReason, Request, Rules, Scheduler, State
-from tokenyard.core.blocks import BlockPool, PrefixCachingBlockPool, block_key
+from tokenyard.core import FinishReason, Request, RequestError, Rules, Scheduler, State
+from tokenyard.core.blocks import BlockPool, PrefixCachingBlockPool, block_keys
 
 
 def asked(number: int, prompt: int, output: int, **more: Any) -> Asked:
@@ -327,9 +327,7 @@ class TestContent:
     """Equal keys mean equal content, and equal content before it."""
 
     def keys(self, block_size: int, request: Request) -> list[Any]:
-        return [
-            block_key(request, i, block_size) for i in range(request.prompt_tokens // block_size)
-        ]
+        return block_keys(request, request.prompt_tokens // block_size, block_size)
 
     def test_token_ids_are_chained(self) -> None:
         one = Request("a", 6, 1, token_ids=[1, 2, 3, 4, 5, 6])
@@ -372,6 +370,27 @@ class TestContent:
         assert pool.allocate(request, 5)
         pool.release(request)
         assert len(pool.lookup(request)) == 2
+
+
+def test_a_token_that_nobody_told_ends_what_is_known_of_the_content() -> None:
+    # Prompt of 3, blocks of 2. The first output token is not told, so the second block (prompt token
+    # 2 and that output) and all later ones are the request's own, though later tokens are told.
+    rules = Rules(num_blocks=9, block_size=2, enable_prefix_caching=True)
+    scheduler = Scheduler(rules)
+    request = Request("r", 3, 9, token_ids=[1, 2, 3])
+    scheduler.submit(request)
+    scheduler.commit(scheduler.schedule())
+    for _ in range(4):
+        scheduler.commit(scheduler.schedule(), tokens={"r": 7})
+    assert request.token_ids == [1, 2, 3]
+    assert block_keys(request, 3, 2)[1:] == [(request, 1), (request, 2)]
+
+
+def test_a_token_for_nobody_is_a_clear_error() -> None:
+    scheduler = Scheduler(Rules())
+    scheduler.submit(Request("r", 3, 9, token_ids=[1, 2, 3]))
+    with pytest.raises(RequestError, match="'ghost' is not in the system"):
+        scheduler.commit(scheduler.schedule(), tokens={"ghost": 7})
 
 
 def test_a_decode_that_fills_a_block_makes_it_hittable_in_that_step() -> None:

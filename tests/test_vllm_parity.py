@@ -25,7 +25,7 @@ def test_every_decision_equals_the_recorded_one(path: Path) -> None:
 
 
 def test_the_recordings_are_there() -> None:
-    assert len(RECORDINGS) >= 36
+    assert len(RECORDINGS) >= 72
 
 
 def test_recordings_beside_the_checkout_are_equal_too(shared_data: Path) -> None:

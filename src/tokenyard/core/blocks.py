@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Hashable, Sequence
+from itertools import islice
+from typing import cast
 
 from tokenyard.core.request import Request, SchedulerError
 from tokenyard.core.rules import Rules
@@ -102,9 +104,10 @@ class PrefixCachingBlockPool(BlockPool):
     def lookup(self, request: Request) -> Sequence[Block]:
         """The longest run of cached blocks from the start of the request's tokens. At least one
         token is left to compute, since somebody has to produce the next one."""
+        most = (request.known_tokens - 1) // self.block_size
         hits: list[Block] = []
-        for place in range((request.known_tokens - 1) // self.block_size):
-            found = self._by_key.get(block_key(request, place, self.block_size))
+        for key in islice(block_keys(request, most, self.block_size), most):
+            found = self._by_key.get(key)
             if not found:
                 break
             hits.append(found[0])
@@ -178,33 +181,35 @@ class PrefixCachingBlockPool(BlockPool):
 
     def _remember(self, request: Request, tokens: int) -> None:
         """Make the blocks that the request's first `tokens` tokens fill hittable."""
-        for place in range(tokens // self.block_size - 1, -1, -1):
+        full = tokens // self.block_size
+        keys = block_keys(request, full, self.block_size)
+        for place in range(full - 1, -1, -1):
             block = request.blocks[place]
             if block.key is not None:
                 break
-            block.key = block_key(request, place, self.block_size)
+            block.key = keys[place]
             self._by_key.setdefault(block.key, []).append(block)
 
 
-def block_key(request: Request, place: int, block_size: int) -> Hashable:
-    """What a request's full block number `place` (from 0) holds, with everything before it: equal
-    keys mean equal content. Content that nobody told, as output usually is, equals no other's."""
-    end = (place + 1) * block_size
-    if request.token_ids is not None:
-        if end <= len(request.token_ids):
-            return _chained_hash(request, place, block_size)
-    elif request.hash_ids is not None:
-        if end <= request.prompt_tokens:
-            return (request.hash_ids[(end - 1) // request.hash_block_size], place)
-    elif request.prefix_group is not None and end <= request.prefix_tokens:
-        return (request.prefix_group, place)
-    return (request, place)
+def block_keys(request: Request, count: int, block_size: int) -> list[Hashable]:
+    """What the request's full blocks hold, each with everything before it: equal keys mean equal
+    content. At least the first `count`, which have only known tokens; kept with the request.
 
-
-def _chained_hash(request: Request, place: int, block_size: int) -> Hashable:
+    Content that nobody told, as output usually is, equals no other's.
+    """
     keys = request.block_keys
-    for i in range(len(keys), place + 1):
-        before = keys[i - 1] if i else b""
-        content = array("q", request.token_ids[i * block_size : (i + 1) * block_size])  # type: ignore[index]
-        keys.append(hashlib.blake2b(before + content.tobytes(), digest_size=16).digest())  # type: ignore[operator]
-    return keys[place]
+    for place in range(len(keys), count):
+        end = (place + 1) * block_size
+        key: Hashable = (request, place)
+        if request.token_ids is not None:
+            if end <= len(request.token_ids):
+                content = array("q", request.token_ids[end - block_size : end]).tobytes()
+                before = cast(bytes, keys[-1]) if keys else b""
+                key = hashlib.blake2b(before + content, digest_size=16).digest()
+        elif request.hash_ids is not None:
+            if end <= request.prompt_tokens:
+                key = (request.hash_ids[(end - 1) // request.hash_block_size], place)
+        elif request.prefix_group is not None and end <= request.prefix_tokens:
+            key = (request.prefix_group, place)
+        keys.append(key)
+    return keys

@@ -74,9 +74,7 @@ class Scheduler:
     def abort(self, id: str) -> Request:
         """Finish a request at once, whatever its state, also between `schedule` and `commit`.
         Raises `RequestError` if no such request is in the system."""
-        request = self.requests.get(id)
-        if request is None:
-            raise RequestError(f"request id {id!r} is not in the system")
+        request = self._known(id)
         if request.state is State.WAITING:
             self.waiting.remove(request)
         else:
@@ -85,6 +83,11 @@ class Scheduler:
                 self._batch.remove(request)
         self._finish(request, FinishReason.ABORTED)
         return request
+
+    def _known(self, id: str) -> Request:
+        if id not in self.requests:
+            raise RequestError(f"request id {id!r} is not in the system")
+        return self.requests[id]
 
     def why_never(self, request: Request) -> str | None:
         """Why the request could never be served under the rules, or None."""
@@ -201,7 +204,8 @@ class Scheduler:
 
         `stopped`: ids whose output ended with the token of this step. `tokens`: the token of each
         id, needed only where prefix caching is to find output again. Raises `SchedulerError` if the
-        batch is not the one last scheduled, or somebody stopped who got no token in it.
+        batch is not the one last scheduled, or somebody stopped who got no token in it, and
+        `RequestError` for the token of somebody who is not in the system.
         """
         if self._batch is None or batch is not self._batch:
             raise SchedulerError("only the batch of the last schedule() can be committed")
@@ -220,8 +224,10 @@ class Scheduler:
                         self._changing[request] = None
                         request.checkpoint = request.max_tokens
         for id, token in tokens.items() if tokens else ():
-            if (known := self.requests[id].token_ids) is not None:
-                known.append(token)
+            request = self._known(id)
+            # After a token that nobody told, what comes later says nothing of the content.
+            if request.token_ids is not None and len(request.token_ids) == request.known_tokens - 1:
+                request.token_ids.append(token)
         if stopped:
             sampled = {request.id: request for request in (*batch.decode, *first)}
             for id in stopped:
