@@ -373,8 +373,8 @@ class TestContent:
 
 
 def test_a_token_that_nobody_told_ends_what_is_known_of_the_content() -> None:
-    # Prompt of 3, blocks of 2. The first output token is not told, so the second block (prompt token
-    # 2 and that output) and all later ones are the request's own, though later tokens are told.
+    # Prompt of 3, blocks of 2. The first output token is not told, so the second block (prompt
+    # token 2 and that output) and all later ones are the request's own, though later are told.
     rules = Rules(num_blocks=9, block_size=2, enable_prefix_caching=True)
     scheduler = Scheduler(rules)
     request = Request("r", 3, 9, token_ids=[1, 2, 3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -71,6 +72,8 @@ def replay(
             return not interrupt.noted
 
         if engine == "fast":
+            if fast.needs_compiling():
+                print("compiling the engine, once for this machine …", file=sys.stderr, flush=True)
             table, sums = fast.replay(workload, rules, step_time, go_on=go_on)
         else:
             table, sums = _replay_reference(workload, rules, step_time, go_on, log, steps)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tokenyard.metrics import RequestTable, RunSums
     from tokenyard.workload import Workload
 
-__all__ = ["ReplayError", "replay", "unsupported"]
+__all__ = ["ReplayError", "needs_compiling", "replay", "unsupported"]
 
 LARGEST_BLOCK = 1 << 20
 """Tokens in the largest block that the engine takes: it keeps a table of that size."""
@@ -39,6 +39,14 @@ def unsupported(rules: Rules, workload: Workload) -> str | None:
     if rules.block_size > LARGEST_BLOCK:
         return f"block_size {rules.block_size:,} is more than {LARGEST_BLOCK:,}"
     return None
+
+
+def needs_compiling() -> bool:
+    """Whether the next `replay` compiles first, which takes some ten seconds; later runs on this
+    machine find the code where Numba keeps it (NUMBA_CACHE_DIR, if set)."""
+    from tokenyard.fast import arrays
+
+    return arrays.needs_compiling()
 
 
 def replay(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,16 @@ from tokenyard.workload import Workload
 
 EVENTS = 2_000_000
 """Changes of state between two looks at the outside: some tenths of a second."""
+GAPS = 1 << 14
+"""Room for suffix maxima at the beginning; it doubles when it is full."""
+
+
+def needs_compiling() -> bool:
+    """What `tokenyard.fast.needs_compiling` says."""
+    if kernel.advance.signatures:  # type: ignore[attr-defined]
+        return False
+    kept = Path(kernel.advance.stats.cache_path or "").glob("kernel.advance-*.nbi")  # type: ignore[attr-defined]
+    return all(one.stat().st_mtime < Path(kernel.__file__).stat().st_mtime for one in kept)
 
 
 def replay_arrays(
@@ -39,7 +50,7 @@ def replay_arrays(
     ends, fresh = np.empty(2 * running + 64, np.int64), np.empty(2 * running + 64, np.int64)
     prefilling, queue = np.empty(running + 1, np.int64), np.empty(n + 64, np.int64)
     order = np.empty(running + 1, np.int64)
-    edge, gap = np.zeros(limits.block_size, np.int64), np.empty((2, 1 << 14), np.int64)
+    edge, gap = np.zeros(limits.block_size, np.int64), np.empty((2, GAPS), np.int64)
     arrival = np.ascontiguousarray(workload.arrival, np.int64)
 
     s = np.zeros(kernel.SCALARS, np.int64)

@@ -32,7 +32,14 @@ def compiled(*, inline: bool) -> Callable[[Function], Function]:
     # No function here makes an array, so Numba need not count references to those that are handed
     # in (`_nrt`). Without that, and without inlining, counting would take most of the time.
     options: dict[str, Any] = {"error_model": "numpy", "_nrt": False, "forceinline": inline}
-    return cast(Callable[[Function], Function], njit(cache=True, **options))
+
+    def compile_it(function: Function) -> Function:
+        try:
+            return cast(Function, njit(cache=True, **options)(function))
+        except RuntimeError:  # nowhere to keep the compiled code: compile it in every run
+            return cast(Function, njit(**options)(function))
+
+    return compile_it
 
 
 inlined, called = compiled(inline=True), compiled(inline=False)
