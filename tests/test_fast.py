@@ -199,6 +199,68 @@ def test_the_kinds_that_were_recorded_from_vllm(path: Path) -> None:
     hold_equal(workload_of(asked), rules_of(recording), StepTime(fixed=1))
 
 
+# ------------------------------------------------------------------------------ what steps did
+
+
+@given(any_rules(head_of_line="block", enable_prefix_caching=False), workloads(), TIMES)
+def test_the_steps_are_those_of_the_reference(
+    rules: Rules, asked: list[Asked], step_time: StepTime
+) -> None:
+    workload = workload_of(asked)
+    scheduler = Scheduler(rules)
+    executor = SimulatedExecutor(step_time, _short(workload))
+    requests = workload.requests(predict=rules.policy == "sjf-oracle")
+    expected = [
+        (
+            step.start,
+            step.duration,
+            sum(tokens for _, tokens in step.prefill),
+            (len(step.waiting or ()), len(step.running or ()), step.free_blocks or 0),
+        )
+        for step in run(scheduler, requests, executor, snapshots=True)
+        if step.duration
+    ]
+    told = fast.StepColumns()
+    fast.replay(workload, rules, step_time, steps=told)
+    columns = told.columns()
+    place = 0
+    for line in zip(*(columns[name].tolist() for name in told.FIELDS), strict=True):
+        _, start, repeat, duration, growth, prefill, _, *after = line
+        for i in range(repeat):
+            if duration == 0:  # a step of no time is told by one engine as it pleases
+                duration += growth
+                continue
+            assert expected[place][:3] == (start, duration, prefill)
+            if i == repeat - 1:  # the queues are those after the line's last step
+                assert expected[place][3] == tuple(after)
+            start += duration
+            duration += growth
+            place += 1
+    assert place == len(expected)
+
+
+def test_steps_can_be_sampled() -> None:
+    workload, rules = made(300, seed=5, rate=6), RULES["scarce"]
+    every, some = fast.StepColumns(), fast.StepColumns(every=7)
+    fast.replay(workload, rules, H100_LIKE, steps=every)
+    fast.replay(workload, rules, H100_LIKE, steps=some)
+    for name in every.FIELDS:
+        assert (every.columns()[name][6::7] == some.columns()[name]).all()
+
+
+def test_many_steps_are_told_in_pieces() -> None:
+    workload, rules = made(300, seed=5, rate=6), RULES["scarce"]
+    whole, pieces = fast.StepColumns(), fast.StepColumns()
+    fast.replay(workload, rules, H100_LIKE, steps=whole)
+    lines, arrays.LINES = arrays.LINES, 10
+    try:
+        fast.replay(workload, rules, H100_LIKE, steps=pieces)
+    finally:
+        arrays.LINES = lines
+    for name in whole.FIELDS:
+        assert (whole.columns()[name] == pieces.columns()[name]).all()
+
+
 # ------------------------------------------------------------------------------ the edges
 
 

@@ -10,15 +10,17 @@ from numpy.typing import NDArray
 
 from tokenyard.core import Request, Rules, Scheduler
 from tokenyard.engine.step_time import StepTime
-from tokenyard.fast import ReplayError, kernel
+from tokenyard.fast import ReplayError, StepColumns, kernel
 from tokenyard.metrics import Reason, RequestTable, RunSums
 from tokenyard.metrics.sums import Rejected
 from tokenyard.workload import Workload
 
-EVENTS = 2_000_000
-"""Changes of state between two looks at the outside: some tenths of a second."""
+EVENTS = 200_000
+"""Changes of state between two looks at the outside: some hundredths of a second."""
 GAPS = 1 << 14
 """Room for suffix maxima at the beginning; it doubles when it is full."""
+LINES = 1 << 16
+"""Lines of the steps that are told between two looks at the outside."""
 
 
 def needs_compiling() -> bool:
@@ -34,10 +36,11 @@ def replay_arrays(
     rules: Rules,
     step_time: StepTime,
     go_on: Callable[[int], bool] | None,
+    steps: StepColumns | None,
 ) -> tuple[RequestTable, RunSums]:
     """What `tokenyard.fast.replay` says."""
     n = len(workload)
-    limits = _limits(rules, step_time)
+    limits = _limits(rules, step_time, steps.every if steps else 1)
     most = workload.output_tokens if workload.max_tokens is None else workload.max_tokens
     never, why = _rejected(workload, rules, most)
     w = np.full((kernel.WIDE, n), -1, np.int64)
@@ -52,6 +55,7 @@ def replay_arrays(
     order = np.empty(running + 1, np.int64)
     edge, gap = np.zeros(limits.block_size, np.int64), np.empty((2, GAPS), np.int64)
     arrival = np.ascontiguousarray(workload.arrival, np.int64)
+    told = np.empty((kernel.LINE_ROWS, LINES if steps else 0), np.int64)
 
     s = np.zeros(kernel.SCALARS, np.int64)
     s[[kernel.HEAD, kernel.TAIL, kernel.START, kernel.END]] = -1
@@ -59,8 +63,11 @@ def replay_arrays(
     while True:
         status = kernel.advance(
             s, limits, w, h, arrival, never, late_at, late,
-            ends, queue, prefilling, fresh, gap, edge, order, EVENTS,
+            ends, queue, prefilling, fresh, gap, edge, order, told, EVENTS,
         )  # fmt: skip
+        if steps:
+            steps.add(told[:, : s[kernel.LINES]])
+            s[kernel.LINES] = 0
         if status == kernel.DONE or (go_on and not go_on(int(s[kernel.LEFT]))):
             break
         if status == kernel.TOO_LONG:
@@ -74,7 +81,7 @@ def replay_arrays(
     return _table(workload, w, h, int(s[kernel.NEXT])), _sums(s, rules, why)
 
 
-def _limits(rules: Rules, step_time: StepTime) -> kernel.Limits:
+def _limits(rules: Rules, step_time: StepTime, every: int) -> kernel.Limits:
     def bound(value: int | None) -> int:
         return kernel.ENDLESS if value is None else value
 
@@ -98,6 +105,7 @@ def _limits(rules: Rules, step_time: StepTime) -> kernel.Limits:
         per_attention_pair=step_time.per_attention_pair,
         per_decode=step_time.per_decode,
         per_kv_token=step_time.per_kv_token,
+        every=every,
     )
 
 

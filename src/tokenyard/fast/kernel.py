@@ -55,7 +55,7 @@ MOST_STEPS = 1 << 30
 UNSEEN, WAITING, PREFILL, DECODE, FINISHED, ABORTED, REJECTED = range(7)
 
 # What `advance` returns.
-GOING, DONE, TOO_LONG, GAPS_FULL = range(4)
+GOING, DONE, TOO_LONG, GAPS_FULL, LINES_FULL = range(5)
 
 # Scalars of a run, in one array so that every function can change them.
 (
@@ -86,8 +86,26 @@ GOING, DONE, TOO_LONG, GAPS_FULL = range(4)
     SCHEDULED,
     LARGEST,
     LEAST_FREE,
-) = range(27)
-SCALARS = 27
+    LINES,  # lines of the steps told so far, and changes of state that were passed over since
+    PASSED,
+) = range(29)
+SCALARS = 29
+
+# Rows of `told`: a line for each change of state, as in the schedule log. It stands for `repeat`
+# steps, each `growth` ticks longer than the one before.
+(
+    LINE_STEP,
+    LINE_START,
+    LINE_REPEAT,
+    LINE_DURATION,
+    LINE_GROWTH,
+    LINE_PREFILL_TOKENS,
+    LINE_DECODES,
+    LINE_WAITING,
+    LINE_RUNNING,
+    LINE_FREE,
+) = range(10)
+LINE_ROWS = 10
 
 
 class Limits(NamedTuple):
@@ -112,6 +130,7 @@ class Limits(NamedTuple):
     per_attention_pair: int
     per_decode: int
     per_kv_token: int
+    every: int  # of the changes of state, which one is told
 
 
 # Columns of a request in `w`, of 64 bits each …
@@ -760,6 +779,7 @@ def advance(
     gap: Any,
     edge: Any,
     order: Any,
+    told: Any,
     events: int,
 ) -> int:
     """Run up to so many changes of state; says how it ended."""
@@ -793,6 +813,10 @@ def advance(
             return TOO_LONG
         if s[GAPS] >= gap.shape[1] - 1:
             return GAPS_FULL
+        if s[LINES] == told.shape[1] and s[LINES] > 0:
+            return LINES_FULL
+        step, start = s[STEPS], s[NOW]
+        prefill_tokens, decode_tokens = s[PREFILL_TOKENS], s[DECODE_TOKENS]
 
         # Who runs.
         alone = s[WAIT] + s[DECODING] + s[PREFILLING] == 1
@@ -850,6 +874,25 @@ def advance(
                 s[ENDS] += 1
         s[LEAST_FREE] = min(s[LEAST_FREE], s[FREE])
         s[NOW] = s[ENDED]
+        if told.shape[1] > 0:
+            s[PASSED] += 1
+            if s[PASSED] == p.every:
+                s[PASSED] = 0
+                line, repeat = s[LINES], s[STEPS] - step
+                decodes = (s[DECODE_TOKENS] - decode_tokens) // repeat
+                growth = p.per_kv_token * decodes if repeat > 1 else 0
+                busy = s[NOW] - start
+                told[LINE_STEP, line] = step
+                told[LINE_START, line] = start
+                told[LINE_REPEAT, line] = repeat
+                told[LINE_DURATION, line] = (busy - ticks_of(repeat, 0, growth)) // repeat
+                told[LINE_GROWTH, line] = growth
+                told[LINE_PREFILL_TOKENS, line] = s[PREFILL_TOKENS] - prefill_tokens
+                told[LINE_DECODES, line] = decodes
+                told[LINE_WAITING, line] = s[WAIT]
+                told[LINE_RUNNING, line] = s[DECODING] + s[PREFILLING]
+                told[LINE_FREE, line] = s[FREE]
+                s[LINES] += 1
     return GOING
 
 
