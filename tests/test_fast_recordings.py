@@ -18,7 +18,9 @@ from tokenyard.metrics import RequestTable
 from tokenyard.workload import Workload
 
 RECORDINGS = [
-    path for path in sorted(FOLDER.glob("*.json.zst")) if not path.name.startswith("prefix")
+    path
+    for path in sorted(FOLDER.glob("*.json.zst"))
+    if not load(path)["config"].get("enable_prefix_caching")
 ]
 
 
