@@ -4,14 +4,15 @@
                                 [--plot FILE.svg] [--runs 5]
     python benchmarks/replay.py --week 44000000
 
-The first form prints: what compiling costs; the Azure 2023 conversation log, 50 times over, at three
-loads, without a memory model and with few KV blocks; the Mooncake log with prefix caching; what a step
-costs by the number of running requests; time by the number of requests and by output length, drawn to
---plot (which needs Matplotlib). --prototype: a script whose function `leap` does the plain case over the
-same log and rules, to compare with. Figures are medians of --runs runs in one process, on one thread.
+The first form prints: what compiling costs; the Azure 2023 conversation log, 50 times over, at
+three loads, without a memory model and with few KV blocks; the Mooncake log with prefix caching;
+what a step costs by the number of running requests; time by the number of requests and by output
+length, drawn to --plot (which needs Matplotlib). --prototype: a script whose function `leap` does
+the plain case over the same log and rules, to compare with. Figures are medians of --runs runs in
+one process, on one thread.
 
-The second form writes that many requests of a week to a Parquet file, then reads, replays and measures
-it in a fresh process, and tells the wall time of each phase and the peak of memory.
+The second form writes that many requests of a week to a Parquet file, then reads, replays and
+measures it in a fresh process, and tells the wall time of each phase and the peak of memory.
 """
 
 from __future__ import annotations
@@ -198,7 +199,7 @@ def step_costs(runs: int) -> None:
 def long_prompt(running: int, **memory: Any) -> tuple[Workload, Rules]:
     """`running` requests decode while 400,000 chunks of a prompt go by, then stop."""
     chunks, chunk = 400_000, 64
-    late = [10**9] * 1
+    late = [10**9]
     workload = Workload(
         arrival=np.array([0] * running + late, np.int64),
         prompt_tokens=np.array([1] * running + [chunks * chunk], np.int64),
@@ -276,7 +277,7 @@ def draw(plot: Path, count: tuple[list[int], list[float]], length: Any) -> None:
 
 
 def week(requests: int) -> None:
-    """Write a week of a cloud, and have a fresh process read, replay and measure it."""
+    """Write a week of a cloud; have fresh processes read, replay and measure it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "week.parquet"
         begin = time.perf_counter()
