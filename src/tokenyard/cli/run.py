@@ -151,6 +151,7 @@ def run(
         source=workload.source,
         requests=len(workload),
         skipped=workload.skipped,
+        skipped_examples=workload.skipped_examples,
         preset=preset,
         rules=chosen,
         preset_rules=preset_rules(preset),

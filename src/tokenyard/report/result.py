@@ -23,6 +23,8 @@ class Setup:
     requests: int
     skipped: Mapping[str, int]
     """Rows that could not be used, counted by reason."""
+    skipped_examples: Mapping[str, str]
+    """For each reason: where it first applied, and the value."""
     preset: str
     rules: Rules
     preset_rules: Rules
@@ -81,6 +83,7 @@ class Result:
             "source": setup.source,
             "requests": setup.requests,
             "skipped": dict(setup.skipped),
+            "skipped_examples": dict(setup.skipped_examples),
             "preset": setup.preset,
             "rules": asdict(setup.rules),
             "step_time": {"name": setup.step_time_name, "ticks": asdict(setup.step_time)},

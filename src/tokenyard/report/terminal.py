@@ -61,7 +61,11 @@ def _facts(facts: dict[str, str]) -> Table:
 def _setup(setup: Setup) -> dict[str, str]:
     facts = {"log": f"{setup.source}: {count(setup.requests, 'request')}"}
     if setup.skipped:
-        reasons = "; ".join(f"{count(rows)} {reason}" for reason, rows in setup.skipped.items())
+        reasons = "; ".join(
+            f"{count(rows)} {reason}"
+            + (f" ({setup.skipped_examples[reason]})" if reason in setup.skipped_examples else "")
+            for reason, rows in setup.skipped.items()
+        )
         facts["skipped"] = f"{count(sum(setup.skipped.values()), 'row')}: {reasons}"
     rules = ", ".join(f"{name} {_rule(value)}" for name, value in setup.shown_rules().items())
     facts["rules"] = f"preset {setup.preset}: {rules}"
