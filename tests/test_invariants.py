@@ -215,7 +215,9 @@ def test_a_deferred_log_may_leave_gaps_and_skip_numbers() -> None:
         ({"prefix_group": "g", "prefix_tokens": 4}, {"prefix_group": "g", "prefix_tokens": 6}, 4),
         ({"prefix_group": "g", "prefix_tokens": 4}, {"prefix_group": "h", "prefix_tokens": 6}, 0),
         ({"token_ids": (1, 2, 3)}, {"token_ids": (1, 2, 4)}, 2),
-        ({"hash_ids": (7, 8)}, {"hash_ids": (7, 9)}, 512),
+        # Prompts of 9 tokens in parts of 4: two whole ones, and one token of a third.
+        ({"hash_ids": (7, 8, 1)}, {"hash_ids": (7, 9, 1)}, 4),
+        ({"hash_ids": (7, 8, 1)}, {"hash_ids": (7, 8, 2)}, None),
         # Where all of one prompt is equal, its output may be too; and what is not told may be.
         (
             {"prefix_group": "g", "prefix_tokens": 9},
@@ -231,7 +233,8 @@ def test_a_deferred_log_may_leave_gaps_and_skip_numbers() -> None:
 def test_what_two_prompts_may_share(
     one: dict[str, Any], other: dict[str, Any], tokens: int | None
 ) -> None:
-    a, b = Arrival("a", 0, 9, 1, **one), Arrival("b", 0, 9, 1, **other)
+    parts = {"hash_block_size": 4}
+    a, b = Arrival("a", 0, 9, 1, **(parts | one)), Arrival("b", 0, 9, 1, **(parts | other))
     assert common_tokens(a, b) == common_tokens(b, a) == (UNBOUNDED if tokens is None else tokens)
 
 
@@ -742,3 +745,36 @@ def test_the_page_tells_every_invariant_by_its_sentence() -> None:
     for name, body in sections:
         sentence = " ".join(body.strip().split("\n\n")[0].split())
         assert sentence == INVARIANTS[name.strip("` ")].sentence
+
+
+def test_a_prompt_that_goes_on_from_somebodys_output_may_be_found() -> None:
+    # Blocks of 4. a: 6 prompt tokens (ids 11 and, of the part block, 1), 3 output tokens: 8 of its
+    # 9 are cached, two full blocks. b's prompt is the conversation so far: its second block, id 12,
+    # is a's last two prompt tokens and first two output tokens, which the log does not tell.
+    steps = [
+        Step(
+            0,
+            0,
+            1,
+            arrived=[Arrival("a", 0, 6, 3, hash_ids=(11, 1), hash_block_size=4)],
+            prefill=[("a", 6)],
+            free_blocks=18,
+        ),
+        Step(1, 1, 1, free_blocks=18),
+        Step(2, 2, 1, finished=[("a", "length")], free_blocks=20),
+        Step(
+            3,
+            3,
+            1,
+            arrived=[Arrival("b", 3, 10, 1, hash_ids=(11, 12, 2), hash_block_size=4)],
+            prefill=[("b", 2)],
+            cached=[("b", 8)],
+            finished=[("b", "length")],
+            free_blocks=20,
+        ),
+    ]
+    rules = Rules.vllm(block_size=4, num_blocks=20, enable_prefix_caching=True)
+    assert not list(check_steps(rules, steps))
+    # But not from the output of somebody whose prompt began differently.
+    steps[0].arrived[0].hash_ids = (13, 1)
+    assert {violation.invariant for violation in check_steps(rules, steps)} == {"prefix-hits"}

@@ -210,6 +210,8 @@ class Replay:
         self._off = 0
         #: Content that was in the cache at some time: prefix group or hash id, to its tokens.
         self._content: dict[object, int] = {}
+        #: For the named part after which somebody's content is not told: how far it may go.
+        self._untold: dict[object, int] = {}
 
     # ------------------------------------------------------------------ what is known
 
@@ -609,6 +611,9 @@ class Replay:
         for key, end in _content(live.asked, tokens):
             if end > self._content.get(key, 0):
                 self._content[key] = end
+        if (key := _before_output(live.asked)) is not NOTHING:
+            most = live.prompt_tokens + live.max_tokens
+            self._untold[key] = max(most, self._untold.get(key, 0))
 
     def _seen(self, live: Live) -> int:
         """How many of a request's first tokens may be in the cache, as far as content is told.
@@ -616,12 +621,30 @@ class Replay:
         if not self.rules.enable_prefix_caching or not _told(live.asked) or live.admitted:
             return UNBOUNDED
         seen = 0
+        before: object = None
         for key, end in _content(live.asked, live.prompt_tokens):
             had = self._content.get(key, 0)
             seen = max(seen, min(had, end))
+            if had >= end or live.asked.prefix_group is not None:
+                before = key
             if had < end:
                 break
-        return seen
+        # What follows there may be the output of somebody whose prompt ended there.
+        return max(seen, self._untold.get(before, 0))
+
+
+def _before_output(asked: Arrival) -> object:
+    """The named part after which output may go on where a later prompt has something else told
+    (None: the start); NOTHING if there is no such part."""
+    if asked.hash_ids is not None and asked.token_ids is None:
+        whole = asked.prompt_tokens // asked.hash_block_size
+        return asked.hash_ids[whole - 1] if whole else None
+    if _told(asked) and asked.prefix_tokens == asked.prompt_tokens:
+        return (asked.prefix_group,)
+    return NOTHING
+
+
+NOTHING = object()
 
 
 def _told(asked: Arrival) -> bool:
@@ -655,7 +678,10 @@ def common_tokens(one: Arrival, other: Arrival) -> int:
     if one.hash_ids is not None and other.hash_ids is not None:
         if one.hash_block_size != other.hash_block_size:
             return UNBOUNDED
-        return _common(one.hash_ids, other.hash_ids, one.hash_block_size)
+        size = one.hash_block_size
+        # The id of a part block says what the prompt has there, not what the output goes on with.
+        whole = min(one.prompt_tokens, other.prompt_tokens) // size
+        return _common(one.hash_ids[:whole], other.hash_ids[:whole], size)
     if one.hash_ids is not None or other.hash_ids is not None:
         return UNBOUNDED
     if one.prefix_group is None or other.prefix_group is None:
