@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -140,9 +139,12 @@ def _json_rules(path: Path) -> dict[str, Any]:
 def _check_log(file: Path, pinned: _Pinned | None, compare: bool, json: bool) -> int:
     from tokenyard.check.logs import check_path
     from tokenyard.check.show import log_dict, print_log_report
+    from tokenyard.cli.progress import Progress
 
     chosen = pinned.as_recorded() if pinned else None
-    (report,) = deque(check_path(file, rules=chosen, against_reference=compare), maxlen=1)
+    with Progress("steps", None) as bar:
+        for report in check_path(file, rules=chosen, against_reference=compare):
+            bar.reach(report.steps)
     if json:
         _print_json(log_dict(report))
     else:

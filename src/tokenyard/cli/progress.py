@@ -11,9 +11,10 @@ EVERY_S = 0.1
 
 
 class Progress:
-    """Shows how many of `total` are done; costs a look at the clock each time."""
+    """Shows how many of `total` (None: nobody knows) are done; costs a look at the clock each
+    time."""
 
-    def __init__(self, what: str, total: int) -> None:
+    def __init__(self, what: str, total: int | None) -> None:
         self._what, self._total = what, total
         self._done, self._next_look = 0, 0.0
         self._bar = None
