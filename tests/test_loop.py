@@ -115,7 +115,8 @@ class TestRealTraces:
     )
 
     @pytest.mark.parametrize(
-        ("name", "blocks"), [("azure_conv.csv", None), ("azure_code.csv", 900)]
+        ("name", "blocks"),
+        [("azure_conv.csv", None), ("azure_conv.csv", 900), ("azure_code.csv", 900)],
     )
     def test_azure(self, shared_data: Path, name: str, blocks: int | None) -> None:
         requests = azure_requests(shared_data / name)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tokenyard.check import Checker
 from tokenyard.core import Request, Rules, Scheduler
 from tokenyard.engine.loop import SimulatedExecutor, run
 from tokenyard.engine.step_time import StepTime
@@ -57,11 +58,13 @@ def counted_hits(rows: list[Row], **rules: Any) -> tuple[list[int], int]:
         for number, row in enumerate(rows)
     ]
     scheduler = Scheduler(Rules(enable_prefix_caching=True, **rules))
+    checker = Checker(scheduler.rules)
     hits: dict[str, int] = {}
     seen: set[str] = set()
     for step in run(scheduler, requests, SimulatedExecutor(STEP_TIME)):
         hits |= {id: tokens for id, tokens in step.cached if id not in seen}
         seen.update(id for id, _ in step.prefill)
+        assert not [str(violation) for violation in checker.feed(step)]
     assert all(r.output_tokens == r.max_tokens for r in requests)
     counted = [hits.get(str(number), 0) for number in range(len(rows))]
     return counted, sum(request.preemptions for request in requests)
