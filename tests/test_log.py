@@ -285,7 +285,10 @@ FIRST = b'{"format":"tokenyard.schedule/1"}\n'
         (b"\xfe" * 3_000_000, "log, line 1: not a schedule log"),
         (b"TIMESTAMP,ContextTokens\n1,2\n", "(got 'TIMESTAMP,ContextTokens')"),
         (b'{"id": "a", "arrival": 0}\n', "not a schedule log"),
-        (gzip.compress(FIRST), "log is gzip; expected JSON Lines, plain or compressed with zstd"),
+        (
+            gzip.compress(FIRST, mtime=0),
+            "log is gzip; expected JSON Lines, plain or compressed with zstd",
+        ),
         (b"PAR1" + b"\x00" * 9, "log is Parquet"),
         (
             b'{"format":"tokenyard.schedule/2","new":1}\n',

@@ -342,7 +342,7 @@ def test_usual_variants_of_csv_read_alike(
         (b"PAR1" + b"x" * 99, "Parquet"),
         ("[{}]", "JSON array"),
         ("{nothing", "not a JSON object"),
-        (gzip.compress(AZURE_2023.encode())[:-12], "gzip data is cut off"),
+        (gzip.compress(AZURE_2023.encode(), mtime=0)[:-12], "gzip data is cut off"),
         (zstandard.compress(AZURE_2023.encode())[:-12], "zstd data is cut off"),
         (b"\x1f\x8b" + b"?" * 99, "gzip data is damaged"),
         (b"\x28\xb5\x2f\xfd" + b"?" * 99, "zstd data is damaged"),
