@@ -14,6 +14,8 @@ import msgspec
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from strategies import Asked, any_rules, workloads
+from test_invariants import chat_of
 from vllm_recordings import load
 
 from tokenyard.check.logs import LogReport, _check_log, _check_recording, check_path
@@ -124,12 +126,15 @@ def write(path: Path, steps: list[Step], rules: Rules = RULES) -> Path:
 
 
 @pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.zst"])
-def test_a_log_of_our_own_passes_and_decides_as_we_do(tmp_path: Path, name: str) -> None:
+def test_a_log_of_our_own_passes_and_decides_as_we_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     path = write(tmp_path / name, list(steps_of(RULES)))
     report = checked(path, against_reference=True)
     assert report.ok, report.violations
     assert report.requests == 40
     assert main(["check", str(path)]) == 0
+    assert capsys.readouterr().err == ""  # the progress bar is for a terminal alone
 
 
 def test_a_step_with_too_many_tokens_is_named(
@@ -167,6 +172,62 @@ def test_the_first_step_that_the_reference_decides_otherwise_is_shown_with_both_
     assert difference["step"] == 1
     assert difference["message"] == "prefill is r1 12; tokenyard: r1 7"
     assert out["expected"]["prefill"] == [["r1", 7]]
+
+
+# Blocks of 4. a: 6 prompt tokens and 3 output tokens, of which 8 are cached: two full blocks. b's
+# prompt is the conversation so far, so it finds both; what the second holds (id 12), nobody told.
+CHAT = """\
+{"format":"tokenyard.schedule/1","rules":{"block_size":4,"num_blocks":20,"enable_prefix_caching":true}}
+{"step":0,"start":0,"duration":1,"arrived":[{"id":"a","arrival":0,"prompt_tokens":6,"max_tokens":3,\
+"hash_ids":[11,1],"hash_block_size":4}],"prefill":[["a",6]],"free_blocks":18}
+{"step":1,"start":1,"duration":1,"free_blocks":18}
+{"step":2,"start":2,"duration":1,"finished":[["a","length"]],"free_blocks":20}
+{"step":3,"start":3,"duration":1,"arrived":[{"id":"b","arrival":3,"prompt_tokens":10,"max_tokens":1,\
+"hash_ids":[11,12,2],"hash_block_size":4}],"prefill":[["b",2]],"cached":[["b",8]],\
+"finished":[["b","length"]],"free_blocks":20}
+"""
+
+
+def test_decisions_are_compared_up_to_a_hit_on_output_which_no_log_tells(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "chat.jsonl"
+    path.write_text(CHAT)
+    assert main(["check", str(path), "--against", "reference"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "every decision" not in out
+    assert "no invariant is broken" in out
+    assert "up to step 3, in which 'b' finds 8 tokens in the prefix cache, and tokenyard 4" in out
+    assert main(["check", str(path), "--against", "reference", "--json"]) == 0
+    assert "step 3" in json.loads(capsys.readouterr().out)["beyond"]
+
+
+@pytest.mark.parametrize(
+    ("said", "instead"),
+    [
+        ('"cached":[["b",8]]', '"cached":[["b",4]]'),  # the prefill of 2 is then too little
+        ('"prefill":[["b",2]]', '"prefill":[["b",3]]'),
+        ('"hash_ids":[11,1]', '"hash_ids":[13,1]'),  # a's output does not go on where b's does
+        ('"max_tokens":3', '"max_tokens":2'),
+        # No invariant is broken: but b could have found the first block, which a's prompt told.
+        ('"prefill":[["b",2]],"cached":[["b",8]]', '"prefill":[["b",10]]'),
+    ],
+)
+def test_a_chat_that_is_told_wrong_is_found(tmp_path: Path, said: str, instead: str) -> None:
+    assert said in CHAT
+    path = tmp_path / "chat.jsonl"
+    path.write_text(CHAT.replace(said, instead))
+    assert not checked(path, against_reference=True).ok
+
+
+@given(any_rules(enable_prefix_caching=True), workloads())
+def test_a_chat_whose_output_is_not_told_shows_no_wrong_decision(
+    rules: Rules, asked: list[Asked]
+) -> None:
+    report = LogReport("made", "schedule log", rules, True)
+    steps = chat_of(rules, asked, rules.block_size)
+    deque(_check_log(header_of(rules), steps, report), maxlen=0)
+    assert report.ok, report.violations
 
 
 def test_a_log_that_ends_before_its_requests_is_told(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,13 @@ def _retold(asked: Asked, share: str) -> Request:
 
 
 def chat_of(rules: Rules, asked: list[Asked], size: int, **options: Any) -> list[Step]:
-    """A log in which every output token is 0, as are the beginnings of many prompts, so that output
+    """A log in which every output token is 0, as are the beginnings of all prompts, so that output
     is found again; as a recorder tells it: an id for each part of `size` tokens that is whole."""
-    steps = log_of(rules, asked, output_token=0, **options)
+    zeros = [
+        replace(each, token_ids=tuple(id if id >= 1000 else 0 for id in each.token_ids or ()))
+        for each in asked
+    ]
+    steps = log_of(rules, zeros, output_token=0, **options)
     for number, told in enumerate(told for step in steps for told in step.arrived):
         ids, told.token_ids = told.token_ids or (), None
         whole = range(size, len(ids) + 1, size)
@@ -802,3 +806,27 @@ def test_a_prompt_that_goes_on_from_somebodys_output_may_be_found() -> None:
     # But not from the output of somebody whose prompt began differently.
     steps[0].arrived[0].hash_ids = (13, 1)
     assert {violation.invariant for violation in check_steps(rules, steps)} == {"prefix-hits"}
+
+
+def test_two_prompts_may_go_on_from_one_output_and_part_where_it_goes_on() -> None:
+    # Blocks of 4. a: one prompt block, id 1, and 9 output tokens: 12 of its 13 are cached, of which
+    # blocks two and three are output. b goes on after the second (id 2), with one of its own (3);
+    # c after the third (id 4): b's prompt has told what the second holds, and nobody the third.
+    def chat(id: str, at: int, ids: tuple[int, ...], hits: int) -> Step:
+        asked = Arrival(id, at, 4 * len(ids), 1, hash_ids=ids, hash_block_size=4)
+        prefill = [(id, 4 * len(ids) - hits)]
+        finished = [(id, "length")]
+        return Step(at, at, 1, [asked], [], prefill, [(id, hits)], finished=finished)
+
+    first = chat("a", 0, (1,), 0)
+    first.arrived[0].max_tokens, first.cached, first.finished = 9, [], []
+    decodes = [Step(at, at, 1) for at in range(1, 8)]
+    last = Step(8, 8, 1, finished=[("a", "length")])
+    rules = Rules.vllm(block_size=4, enable_prefix_caching=True)
+    steps = [first, *decodes, last, chat("b", 9, (1, 2, 3), 8), chat("c", 10, (1, 2, 4, 5), 12)]
+    assert not list(check_steps(rules, steps))
+    # a's output is over after its 13 tokens, whatever it was asked for at most.
+    first.arrived[0].max_tokens, last.finished = 90, [("a", "stop")]
+    assert not list(check_steps(rules, steps))
+    steps[-1] = chat("c", 10, (1, 2, 4, 5, 6), 16)
+    assert names(list(check_steps(rules, steps))) == {"prefix-hits"}

@@ -540,10 +540,12 @@ class Checker:
         always = [each.name for each in INVARIANTS.values() if each.always]
         self._every = checks
         self._steady = [(name, check) for name, check in checks if name in always]
+        self.moment: Moment | None = None
+        """What the last step did."""
 
     def feed(self, step: Step) -> list[Violation]:
         """The violations of the next step, in the order of `INVARIANTS`."""
-        now = self.replay.advance(step)
+        now = self.moment = self.replay.advance(step)
         checks = self._steady if now.steady else self._every
         found = [
             Violation(name, step.step, id, message)

@@ -124,8 +124,10 @@ class Chunk:
     """At admission: who was ahead of it in line and may not be passed, if anybody."""
     free: int
     """At admission: blocks that were free, at most."""
-    seen: int
-    """At admission: how many of its first tokens somebody is known to have had in the cache."""
+    seen: int = 0
+    """With hits: how many of its first tokens somebody may have had in the cache."""
+    output: int = 0
+    """With hits: up to which of its tokens they may be somebody's output, which no log tells."""
 
 
 @dataclass(slots=True)
@@ -210,7 +212,7 @@ class Replay:
         self._off = 0
         #: Content that was in the cache at some time: prefix group or hash id, to its tokens.
         self._content: dict[object, int] = {}
-        #: For the named part after which somebody's content is not told: how far it may go.
+        #: Where output began that nobody tells: the named part before it, to where it ended.
         self._untold: dict[object, int] = {}
 
     # ------------------------------------------------------------------ what is known
@@ -459,11 +461,12 @@ class Replay:
             if live in now.preempted:
                 now.twice.append((id, "preempted and prefilled"))
             waiting = live.state is State.WAITING
-            chunk = Chunk(live, tokens, live.computed, 0, waiting, None, self.free_most, 0)
+            chunk = Chunk(live, tokens, live.computed, 0, waiting, None, self.free_most)
             if waiting:
                 chunk.cached = chunk.before = cached.get(id, 0)
                 chunk.passed = self._passed(live)
-                chunk.seen = self._seen(live)
+                if chunk.cached:
+                    chunk.seen, chunk.output = self._seen(live, chunk.cached)
                 self._admit(live, chunk.cached)
                 admitted[id] = None
                 if last is None or live.rank > last.rank:
@@ -577,6 +580,7 @@ class Replay:
         """Take a request out of the running, and its blocks back."""
         held = self.held(live)
         live.output = self.output(live)
+        self._remember_output(live)
         del self.running[live.id]
         if live.state is State.PREFILL:
             del self.prefilling[live.id]
@@ -611,40 +615,50 @@ class Replay:
         for key, end in _content(live.asked, tokens):
             if end > self._content.get(key, 0):
                 self._content[key] = end
-        if (key := _before_output(live.asked)) is not NOTHING:
-            most = live.prompt_tokens + live.max_tokens
+
+    def _remember_output(self, live: Live) -> None:
+        """Set down how far the content of somebody who stops goes on, beyond what it told."""
+        if self.rules.enable_prefix_caching and (key := _before_output(live.asked)) is not None:
+            most = live.prompt_tokens + live.output
             self._untold[key] = max(most, self._untold.get(key, 0))
 
-    def _seen(self, live: Live) -> int:
-        """How many of a request's first tokens may be in the cache, as far as content is told.
+    def _seen(self, live: Live, hits: int) -> tuple[int, int]:
+        """How many of a request's first tokens may be in the cache, as far as content is told; and
+        up to which of them output may be what its hits found, as nobody tells what output says.
         Who was admitted before can find all its own."""
-        if not self.rules.enable_prefix_caching or not _told(live.asked) or live.admitted:
-            return UNBOUNDED
-        seen = 0
-        before: object = None
+        if not _told(live.asked):
+            return UNBOUNDED, UNBOUNDED
+        told = 0
+        agreed: set[object] = {_START}  # the named parts after which output, if hit, began
         for key, end in _content(live.asked, live.prompt_tokens):
             had = self._content.get(key, 0)
-            seen = max(seen, min(had, end))
-            if had >= end or live.asked.prefix_group is not None:
-                before = key
-            if had < end:
+            told = max(told, min(had, end))
+            if live.asked.prefix_group is not None:
+                agreed.add(key)
+            elif had < end:
                 break
-        # What follows there may be the output of somebody whose prompt ended there.
-        return max(seen, self._untold.get(before, 0))
+            elif end < hits:
+                agreed.add(key)
+        output = max(self._untold.get(key, 0) for key in agreed)
+        for other in self.running.values():
+            if _before_output(other.asked) in agreed:
+                output = max(output, other.prompt_tokens + self.output(other))
+        return UNBOUNDED if live.admitted else max(told, output), output
+
+
+_START = "start"
+"""Stands for the named part before the first."""
 
 
 def _before_output(asked: Arrival) -> object:
-    """The named part after which output may go on where a later prompt has something else told
-    (None: the start); NOTHING if there is no such part."""
-    if asked.hash_ids is not None and asked.token_ids is None:
+    """The last named part of a prompt, if nothing is told of what comes after it: somebody else's
+    may go on with the same. None where there is no such part."""
+    if not _told(asked):
+        return None
+    if asked.hash_ids is not None:  # the id of a part block tells nothing of the whole one
         whole = asked.prompt_tokens // asked.hash_block_size
-        return asked.hash_ids[whole - 1] if whole else None
-    if _told(asked) and asked.prefix_tokens == asked.prompt_tokens:
-        return (asked.prefix_group,)
-    return NOTHING
-
-
-NOTHING = object()
+        return asked.hash_ids[whole - 1] if whole else _START
+    return (asked.prefix_group,) if asked.prefix_tokens == asked.prompt_tokens else None
 
 
 def _told(asked: Arrival) -> bool:

@@ -281,10 +281,14 @@ def print_log_report(report: LogReport, console: Console) -> None:
     from rich.text import Text
 
     what = f"{report.source}: {report.kind}, {report.steps:,} steps, {report.requests:,} requests"
-    compared = ", every decision equal to tokenyard's" if report.compared else ""
+    equal = ", every decision equal to tokenyard's"
+    compared = equal if report.compared and not report.beyond else ""
     if report.ok:
         text = f": no invariant is broken{compared}"
         console.print(Text.assemble(("✓ ", "bold green"), what, text), highlight=False)
+    if report.beyond:
+        console.print(f"note: {report.beyond}", highlight=False, markup=False)
+    if report.ok:
         return
     total = sum(report.counts.values())
     names = ", ".join(f"{name} {count:,}" for name, count in report.counts.most_common())
@@ -351,6 +355,7 @@ def log_dict(report: LogReport) -> dict[str, Any]:
         "steps": report.steps,
         "requests": report.requests,
         "compared": report.compared,
+        "beyond": report.beyond,
         "counts": dict(report.counts),
         "violations": [
             {
