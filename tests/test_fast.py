@@ -239,6 +239,16 @@ def test_the_steps_are_those_of_the_reference(
     assert place == len(expected)
 
 
+def test_steps_are_numbered_on_over_pauses() -> None:
+    # Each request is gone long before the next one comes.
+    told = fast.StepColumns()
+    asked = [Asked(f"r{i}", 5, 4, 1000 * i, 4) for i in range(3)]
+    _, sums = fast.replay(workload_of(asked), Rules.vllm(), StepTime(fixed=1), steps=told)
+    columns = told.columns()
+    assert columns["step"].tolist() == [0, *np.cumsum(columns["repeat"])[:-1]]
+    assert sums.steps == columns["repeat"].sum() == 3 * 4
+
+
 def test_steps_can_be_sampled() -> None:
     workload, rules = made(300, seed=5, rate=6), RULES["scarce"]
     every, some = fast.StepColumns(), fast.StepColumns(every=7)
@@ -298,6 +308,24 @@ def test_a_prefill_beyond_the_end_of_time_is_a_clear_error() -> None:
     rules = Rules.vllm(max_num_batched_tokens=None)
     with pytest.raises(fast.ReplayError, match="2\\^62 ticks"):
         fast.replay(workload, rules, StepTime(fixed=1, per_attention_pair=100))
+
+
+def test_only_steps_without_a_pause_are_bounded() -> None:
+    # Three times 4 * 10^8 steps are more than 2^30. Each request is alone, its first token comes
+    # with its one step of prefill, and a step takes one tick: it ends 4 * 10^8 ticks after arrival.
+    length, every = 4 * 10**8, 5 * 10**8
+    workload = workload_of([Asked(f"r{i}", 1, length, i * every, length) for i in range(3)])
+    table, sums = fast.replay(workload, Rules.vllm(), StepTime(fixed=1))
+    assert table.finished.tolist() == [i * every + length for i in range(3)]
+    assert sums.steps == 3 * length > 2**30
+
+
+def test_steps_without_a_pause_are_bounded() -> None:
+    # Such requests, four of them, each of which arrives while the one before it is still there.
+    length = 4 * 10**8
+    workload = workload_of([Asked(f"r{i}", 1, length, i * (length - 9), length) for i in range(4)])
+    with pytest.raises(fast.ReplayError, match="without a pause"):
+        fast.replay(workload, Rules.vllm(), StepTime(fixed=1))
 
 
 def test_falling_gaps_do_not_outgrow_their_stack() -> None:

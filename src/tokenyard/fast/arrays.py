@@ -72,8 +72,8 @@ def replay_arrays(
             break
         if status == kernel.TOO_LONG:
             raise ReplayError(
-                "the run goes beyond 2^62 ticks of 10 ps (1.4 years), or 2^30 steps: replay less "
-                "of the log at once (--skip, --limit)"
+                "the run goes beyond 2^62 ticks of 10 ps (1.4 years), or beyond 2^30 steps "
+                "without a pause: replay less of the log at once (--skip, --limit)"
             )
         if status == kernel.GAPS_FULL:
             gap = np.concatenate([gap, np.empty_like(gap)], axis=1)

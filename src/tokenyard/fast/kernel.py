@@ -45,11 +45,14 @@ def compiled(*, inline: bool) -> Callable[[Function], Function]:
 inlined, called = compiled(inline=True), compiled(inline=False)
 
 ENDLESS = 1 << 62
+NOT_NEGATIVE = (1 << 63) - 1
+"""`i & NOT_NEGATIVE` is i. Numba then need not see whether it counts from the end of an array."""
 LATEST = 1 << 62
 """Ticks at which a run is given up: half of what int64 holds."""
 
 MOST_STEPS = 1 << 30
-"""Steps at which a run is given up: with 10^9 more tokens the clock still fits into half a word."""
+"""Steps without a pause at which a run is given up: with 10^9 more tokens the clock still fits into
+half a word."""
 
 # Where a request stands.
 UNSEEN, WAITING, PREFILL, DECODE, FINISHED, ABORTED, REJECTED = range(7)
@@ -62,6 +65,7 @@ GOING, DONE, TOO_LONG, GAPS_FULL, LINES_FULL = range(5)
     NOW,  # ticks at which the next step is planned
     ENDED,  # ticks at which the last step ended
     STEPS,  # the clock
+    EARLIER,  # steps before it began again
     NEXT,  # the first request that has not been submitted
     LINE,  # fcfs: the first request that may still wait without having run
     DEADLINES,  # the next deadline to look at
@@ -88,8 +92,8 @@ GOING, DONE, TOO_LONG, GAPS_FULL, LINES_FULL = range(5)
     LEAST_FREE,
     LINES,  # lines of the steps told so far, and changes of state that were passed over since
     PASSED,
-) = range(29)
-SCALARS = 29
+) = range(30)
+SCALARS = 30
 
 # Rows of `told`: a line for each change of state, as in the schedule log. It stands for `repeat`
 # steps, each `growth` ticks longer than the one before.
@@ -190,18 +194,22 @@ def push(heap: Any, size: int, value: int) -> None:
 def pop(heap: Any, size: int) -> None:
     """Take the least out; the heap has `size` - 1 values then."""
     size -= 1
-    value = heap[size]
-    i = 0
-    while True:
-        child = 2 * i + 1
-        if child >= size:
-            break
-        if child + 1 < size and heap[child + 1] < heap[child]:
-            child += 1
-        if value <= heap[child]:
-            break
+    i, child = 0, 1
+    while child + 1 < size:  # the gap goes down to a leaf, without a guess at each level …
+        child += heap[child + 1] < heap[child]
         heap[i] = heap[child]
         i = child
+        child = (2 * i + 1) & NOT_NEGATIVE
+    if child < size:
+        heap[i] = heap[child]
+        i = child
+    value = heap[size]
+    while i > 0:  # … and the last value, which is large, rarely rises from there
+        parent = (i - 1) >> 1
+        if heap[parent] <= value:
+            break
+        heap[i] = heap[parent]
+        i = parent
     heap[i] = value
 
 
@@ -242,17 +250,15 @@ def end_clock(p: Any, w: Any, h: Any, r: int) -> int:
     return int(w[BASE, r] + h[PROMPT, r] + h[LENGTH, r] - p.unsampled)
 
 
-@called
+@inlined
 def largest_gap(s: Any, gap: Any, since: int) -> int:
-    """The largest gap of a step after the clock `since`."""
-    low, high = 0, s[GAPS]
-    while low < high:
-        middle = (low + high) >> 1
-        if gap[0, middle] > since:
-            high = middle
-        else:
-            low = middle + 1
-    return gap[1, low] if low < s[GAPS] else -1
+    """The largest gap of a step after the clock `since`; there is one."""
+    low, size = 0, s[GAPS]
+    while size > 1:
+        half = size >> 1
+        low = low + half if gap[0, low + half - 1] <= since else low
+        size -= half
+    return int(gap[1, low])
 
 
 @inlined
@@ -533,7 +539,7 @@ def plan_prefills(
     """Plan the begun prefills; what is left of the budget, and the blocks that they need."""
     needed = 0
     for i in range(s[PREFILLING]):
-        r = prefilling[i]
+        r = prefilling[i] & NOT_NEGATIVE
         computed = w[BASE, r]
         tokens = max(0, min(h[PROMPT, r] + h[OUTPUT, r] - computed, min(chunk, left)))
         h[TOKENS, r] = tokens
@@ -549,7 +555,7 @@ def admit(
 ) -> int:
     """Let waiting requests join while they fit; returns what is left of the budget."""
     while s[WAIT] > 0 and left > 0 and s[DECODING] + s[PREFILLING] < p.seqs:
-        r = first_in_line(s, h, queue)
+        r = first_in_line(s, h, queue) & NOT_NEGATIVE
         known = h[PROMPT, r] + h[OUTPUT, r]
         tokens = min(known, chunk)
         if p.chunked:
@@ -606,7 +612,7 @@ def gaps_of_their_own(s: Any, w: Any, h: Any, fresh: Any, end: int) -> None:
     has not counted yet."""
     kept = 0
     for i in range(s[FRESH]):
-        r = fresh[i]
+        r = fresh[i] & NOT_NEGATIVE
         if not h[IS_FRESH, r]:
             continue
         if h[TOKENS, r] < 0:  # it missed the step
@@ -638,7 +644,7 @@ def one_step(
     prefill = pairs = 0
     size = decodes
     for i in range(s[PREFILLING]):
-        r = prefilling[i]
+        r = prefilling[i] & NOT_NEGATIVE
         tokens = h[TOKENS, r]
         if tokens > 0:
             size += 1
@@ -663,7 +669,7 @@ def one_step(
     s[ENDED] = end
     kept = 0
     for i in range(s[PREFILLING]):
-        r = prefilling[i]
+        r = prefilling[i] & NOT_NEGATIVE
         tokens = h[TOKENS, r]
         h[TOKENS, r] = 0
         computed = w[BASE, r] + tokens
@@ -745,12 +751,15 @@ def leap(
         rounds = min((steps - 1) // size, free // decoding)
         free -= rounds * decoding
         done += rounds * size
-        while done < steps and edge[(s[STEPS] + done) % size] <= free:
-            free -= edge[(s[STEPS] + done) % size]
+        place, taken = (s[STEPS] + done) % size, edge[s[STEPS] % size]
+        while done < steps and edge[place] <= free:
+            taken = edge[place]
+            free -= taken
             done += 1
+            place = place + 1 if place + 1 < size else 0
         steps = done
         if steps > 1:  # after the last step somebody may give blocks back: look at the one before
-            s[LEAST_FREE] = min(s[LEAST_FREE], free + edge[(s[STEPS] + steps - 1) % size])
+            s[LEAST_FREE] = min(s[LEAST_FREE], free + taken)
         s[FREE] = free
     busy = ticks_of(steps, first, growth)
     if s[FRESH]:
@@ -790,8 +799,11 @@ def advance(
             if s[NEXT] == total:
                 return DONE
             s[NOW] = max(s[NOW], arrival[s[NEXT]])
+            # Nobody's numbers refer to the clock: it begins again, so that it never gets large.
+            s[EARLIER] += s[STEPS]
+            s[STEPS] = s[ENDS] = s[FRESH] = 0
         while s[NEXT] < total and arrival[s[NEXT]] <= s[NOW]:
-            r = s[NEXT]
+            r = s[NEXT] & NOT_NEGATIVE
             s[NEXT] += 1
             if rejected[r]:
                 h[STATE, r] = REJECTED
@@ -882,7 +894,7 @@ def advance(
                 decodes = (s[DECODE_TOKENS] - decode_tokens) // repeat
                 growth = p.per_kv_token * decodes if repeat > 1 else 0
                 busy = s[NOW] - start
-                told[LINE_STEP, line] = step
+                told[LINE_STEP, line] = s[EARLIER] + step
                 told[LINE_START, line] = start
                 told[LINE_REPEAT, line] = repeat
                 told[LINE_DURATION, line] = (busy - ticks_of(repeat, 0, growth)) // repeat
